@@ -16,11 +16,12 @@ LONG := load:: library:: topologies:: managers_over_failing documented_user_pass
 RUNS ?= 20
 ROWS ?=
 
-# The rounds of `make bench` and its scenarios. Without names, all scenarios run. HERD_SECONDS is the length of a
-# window of `herd`.
+# The rounds of `make bench` and its scenarios. Without names, all scenarios run. HERD_SECONDS and STARVATION_SECONDS
+# are the lengths of a window of `herd` and `starvation`.
 ROUNDS ?= 5
 SCENARIOS ?=
 HERD_SECONDS ?= 5
+STARVATION_SECONDS ?= 5
 
 # The shard of mutants that `make mutants` tests.
 SHARD ?= 0/1
@@ -61,7 +62,7 @@ help:
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  duration of the test with several processes (default: 60)'
 	@echo
-	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals)'
+	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals), `limits` (permits)'
 
 # `cargo test` excludes the benchmarks and programs with `test = false` in Cargo.toml.
 test: server curl
@@ -151,7 +152,7 @@ deny:
 # Compares with other locks. `cargo bench --bench speed` is the short benchmark.
 bench: server
 	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) \
-		--herd-seconds $(HERD_SECONDS) $(SCENARIOS)
+		--herd-seconds $(HERD_SECONDS) --starvation-seconds $(STARVATION_SECONDS) $(SCENARIOS)
 
 # Compares the instructions of the hot paths with the files in benches/instructions, without metrics and with them.
 instructions:

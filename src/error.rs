@@ -32,6 +32,8 @@ pub struct Error {
 struct Repr {
     kind: ErrorKind,
     retry_after: Option<Duration>,
+    /// When the lease of the holder ends, or the first of several leases.
+    lease_left: Option<Duration>,
     source: Option<Source>,
 }
 
@@ -41,6 +43,8 @@ struct Repr {
 pub enum ErrorKind {
     /// Another owner held the lock for the whole wait, or at the single attempt.
     Busy,
+    /// All permits of the key were held for the whole wait, or at the single attempt.
+    Full,
     /// The manager has the maximum number of waiters for this key
     /// ([`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key)).
     TooManyWaiters,
@@ -73,12 +77,19 @@ pub enum ErrorKind {
     /// The body of the request ended with an error before [`read_body_first`](crate::LockLayer::read_body_first)
     /// had read it. The source is that error.
     BodyFailed,
-    /// An option of the acquire is out of bounds; the source is a [`ConfigError`].
+    /// An option of the acquire is out of bounds, or a [`downgrade`](crate::LockGuard::downgrade) is not possible; the
+    /// source is a [`ConfigError`].
     InvalidOption,
     /// The key exists in the backend and is not a lock. It is never touched.
     KeyConflict,
     /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times already.
     ReentrancyLimit,
+    /// The owner holds the lock [shared](crate::Acquire::shared), or has a permit of it, and asks for an exclusive one.
+    /// Two such owners would wait for each other for ever. Release the lock first, or ask for an exclusive lock from
+    /// the start.
+    Upgrade,
+    /// The backend does not support the mode of the acquire, or no [`downgrade`](crate::LockGuard::downgrade).
+    Unsupported,
 }
 
 impl Error {
@@ -87,6 +98,7 @@ impl Error {
             repr: Box::new(Repr {
                 kind,
                 retry_after: None,
+                lease_left: None,
                 source: None,
             }),
         }
@@ -118,19 +130,28 @@ impl Error {
         self
     }
 
+    pub(crate) fn with_lease_left(mut self, lease_left: Duration) -> Self {
+        self.repr.lease_left = Some(lease_left);
+        self
+    }
+
+    pub(crate) fn lease_left(&self) -> Option<Duration> {
+        self.repr.lease_left
+    }
+
     /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.repr.kind
     }
 
-    /// Returns `true` if other owners hold the lock or wait for it: [`Busy`](ErrorKind::Busy),
+    /// Returns `true` if other owners hold the lock or wait for it: [`Busy`](ErrorKind::Busy), [`Full`](ErrorKind::Full),
     /// [`TooManyWaiters`](ErrorKind::TooManyWaiters) or [`Overloaded`](ErrorKind::Overloaded).
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(
             self.kind(),
-            ErrorKind::Busy | ErrorKind::TooManyWaiters | ErrorKind::Overloaded
+            ErrorKind::Busy | ErrorKind::Full | ErrorKind::TooManyWaiters | ErrorKind::Overloaded
         )
     }
 
@@ -172,6 +193,7 @@ impl fmt::Debug for Error {
         let Repr {
             kind,
             retry_after,
+            lease_left: _,
             source,
         } = &*self.repr;
         let mut error = f.debug_struct("Error");
@@ -190,6 +212,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind() {
             ErrorKind::Busy => "lock is held by another owner",
+            ErrorKind::Full => "all permits are held by other owners",
             ErrorKind::TooManyWaiters => "too many waiters for this lock",
             ErrorKind::Overloaded => "too many waiters for locks",
             ErrorKind::Unavailable => "lock backend is unavailable",
@@ -202,9 +225,11 @@ impl fmt::Display for Error {
             ErrorKind::BodyTooLarge => "request body is too large",
             ErrorKind::BodyTimeout => "request body is late",
             ErrorKind::BodyFailed => "request body is incomplete",
-            ErrorKind::InvalidOption => "option of the acquire is invalid",
+            ErrorKind::InvalidOption => "option of the lock is invalid",
             ErrorKind::KeyConflict => "key holds a value that is not a lock",
             ErrorKind::ReentrancyLimit => "owner holds the lock too many times",
+            ErrorKind::Upgrade => "owner holds the lock shared and asks for an exclusive one",
+            ErrorKind::Unsupported => "lock backend does not support the mode",
         })
     }
 }

@@ -18,7 +18,7 @@ use http::request::Parts;
 use self::locking::Locking;
 pub use self::missing::{HeldRejection, LockScopeRejection, OwnerRejection};
 use crate::layer::{
-    FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo, RequestLocks,
+    FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo, RequestLocks, Shared,
 };
 use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 
@@ -198,6 +198,27 @@ use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
 /// If the client disconnects while the request waits, the request leaves the queue, and nothing remains.
 #[must_use = "the lock is released as soon as the guard inside is dropped"]
 pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
+
+/// A [`Locked`] whose keys are all locked [shared](crate::Acquire::shared), for handlers that only read. The pattern is that
+/// of `Locked`.
+///
+/// ```
+/// # use axum::{Router, extract::Path, routing::get};
+/// # use serde::Deserialize;
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked, LockedShared};
+/// # #[derive(Deserialize)] struct Account { id: String }
+/// impl LockTarget for Account {
+///     fn lock_keys(&self) -> LockKeys {
+///         LockKey::from_parts(["account", &self.id]).into()
+///     }
+/// }
+///
+/// async fn statement(Locked(Path(account), _guard): LockedShared<Path<Account>>) -> String {
+///     format!("statement of {}", account.id)
+/// }
+/// # let app: Router<LockManager> = Router::new().route("/{id}/statement", get(statement));
+/// ```
+pub type LockedShared<T, By = FromTarget> = Locked<T, Shared<By>>;
 
 impl<T, By> Deref for Locked<T, By> {
     type Target = T;

@@ -136,6 +136,7 @@
 //! | situation | status | `Retry-After` | problem type |
 //! |---|---|---|---|
 //! | another owner held the lock for the whole wait | 409, or [as set](LockLayer::status) | yes | `resource-busy` |
+//! | all [permits](LockLayer::permits) were held for the whole wait | 429, or [as set](LockLayer::status) | yes | `permits-exhausted` |
 //! | too many waiters for this key | 429 | yes | `too-many-waiters` |
 //! | too many waiters in this manager | 503 | yes | `lock-overload` |
 //! | the backend is unavailable | 503 | yes, unless it rejects this service | `lock-unavailable` |
@@ -148,7 +149,8 @@
 //! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] | 413, 408 or 400 | no | `about:blank` |
 //! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
-//! | the program set an option out of bounds | 500 | no | `lock-option-invalid` |
+//! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
+//! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
 //!
 //! The response is `application/problem+json` (RFC 9457), plain text for clients that accept only text, and a
 //! status in the trailers for gRPC. It never contains the key. [`LockLayer::on_reject`] replaces it, and
@@ -199,6 +201,7 @@ mod jitter;
 mod key;
 mod layer;
 mod lock;
+mod mode;
 mod observe;
 mod owner;
 mod task;
@@ -209,11 +212,13 @@ pub mod test_util;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::RedisBackend;
-pub use backend::{Backend, Memory, Quorum};
+pub use backend::{Backend, Memory, Mode, Quorum};
 pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use extract::{HeldRejection, LockScopeRejection, Locked, LockedRejection, OwnerRejection};
+pub use extract::{
+    HeldRejection, LockScopeRejection, Locked, LockedRejection, LockedShared, OwnerRejection,
+};
 pub use key::{InvalidKey, LockKey, LockKeys};
 pub use layer::{
     BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys,
@@ -222,7 +227,7 @@ pub use layer::{
 };
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy};
+pub use layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};
 #[cfg(feature = "tracing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
 pub use lock::TraceKeys;

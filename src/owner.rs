@@ -40,6 +40,11 @@ impl Owner {
         Self { manager, number }
     }
 
+    /// Returns the number of the owner within its manager.
+    pub(crate) fn number(self) -> u64 {
+        self.number.get()
+    }
+
     /// Returns the manager that created this owner.
     pub(crate) fn manager(self) -> Uuid {
         self.manager
@@ -106,6 +111,11 @@ impl FencingToken {
         let token = counter.saturating_mul(per_counter.into());
         let token = token.saturating_add(handoff.into());
         Self(i64::try_from(token).unwrap_or(i64::MAX))
+    }
+
+    /// Returns the token that [`get`](Self::get) has returned as this number.
+    pub(crate) fn of(token: i64) -> Self {
+        Self(token)
     }
 
     /// Returns the token as the signed 64-bit integer of a SQL `BIGINT`. It is not negative.

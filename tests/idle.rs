@@ -49,10 +49,10 @@ async fn process_without_acquires_reports() {
         "tower_lock_waiting_limit 65536",
         "tower_lock_grants_total{via=\"backend\"} 0",
         "tower_lock_lost_total{reason=\"expired\"} 0",
-        "tower_lock_held 0",
+        "tower_lock_held{mode=\"exclusive\"} 0",
         "tower_lock_grants_total{via=\"backend\",layer=\"orders\"} 0",
         "tower_lock_lost_total{reason=\"expired\",layer=\"orders\"} 0",
-        "tower_lock_held{layer=\"orders\"} 0",
+        "tower_lock_held{mode=\"exclusive\",layer=\"orders\"} 0",
     ]);
     server.launch_again();
     let guard = locks.acquire("k").name("orders").wait(20 * SECOND);
@@ -61,7 +61,7 @@ async fn process_without_acquires_reports() {
     expect(&[
         &format!("{up}1"),
         "tower_lock_grants_total{via=\"backend\",layer=\"orders\"} 1",
-        "tower_lock_held{layer=\"orders\"} 1",
+        "tower_lock_held{mode=\"exclusive\",layer=\"orders\"} 1",
     ]);
     guard.release().await.unwrap();
 }

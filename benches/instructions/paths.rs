@@ -11,10 +11,11 @@ use tower_lock::{LockKey, LockLayer, LockManager};
 type Path = fn(times: u64);
 type Body = http_body_util::Empty<bytes::Bytes>;
 
-pub(crate) const PATHS: [(&str, Path); 7] = [
+pub(crate) const PATHS: [(&str, Path); 8] = [
     ("a key of two parts", key),
     ("acquire and release, without contention", uncontended),
     ("acquire again by the same owner, and release", again),
+    ("join a shared lock, and leave it", joined),
     ("is_held of a guard", is_held),
     ("hand-off between two tasks", handed_on),
     ("two keys, without contention", two_keys),
@@ -57,6 +58,18 @@ fn again(times: u64) {
             let again = locks.acquire(&key).owner(guard.owner()).await;
             drop(black_box(again.expect("it is its own")));
         }
+    });
+}
+
+fn joined(times: u64) {
+    let (locks, key) = (LockManager::in_memory(), LockKey::new("order:42"));
+    runtime().block_on(async {
+        let first = locks.acquire(&key).shared().await.expect("it is free");
+        for _ in 0..times {
+            let joined = locks.acquire(&key).shared().await;
+            drop(black_box(joined.expect("it is shared")));
+        }
+        drop(first);
     });
 }
 

@@ -1,16 +1,19 @@
-//! Shows: a bank whose transfers lose updates without locks, and none with locks.
+//! Shows: a bank whose transfers lose updates without locks, and none with locks. The same for torn statements.
 //! Run: `cargo run --example bank`.
 //! Look at: `routes`, the part that a service of your own would have.
 //!
 //! The program serves a small HTTP API and sends transfers to itself, first through a route without locks, then
-//! through routes with locks. It prints a table of lost updates and stays open for customers. With
-//! `--features dashboard`, it shows its locks at `/ops/locks`:
+//! through routes with locks. Beside the transfers, statements read all accounts under shared locks. It prints a table
+//! of lost updates and torn statements, and stays open for customers. With `--features dashboard`, it shows its locks
+//! at `/ops/locks`:
 //!
 //! ```text
-//! route                             requests   lost updates  busy        p50        p99
-//! POST /unlocked/transfers               320     589 of 640     0     4.8 ms     5.7 ms
-//! POST /accounts/{account}/deposit       320       0 of 320     0    17.9 ms   233.3 ms
-//! POST /transfers                        320       0 of 640     0    89.7 ms   236.1 ms
+//! route                             requests   lost or torn  busy        p50        p99
+//! POST /unlocked/transfers               320     595 of 640     0     5.5 ms     9.3 ms
+//! POST /accounts/{account}/deposit       320       0 of 320     0     8.0 ms   485.5 ms
+//! POST /transfers                        320       0 of 640     0   238.9 ms   489.4 ms
+//! GET /statement                         320       0 of 320     0   295.7 ms   478.8 ms
+//! GET /unlocked/statement                320      82 of 320     0    16.7 ms    45.0 ms
 //! ```
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 

@@ -11,6 +11,7 @@ Usage: cargo run --example bank -- [options]
   --locks URL   keep the locks there (default memory://), for instance
                 redis://127.0.0.1:6379
   --once        end after the table; fail if a locked route lost an update
+                or read a torn statement
   --help        show this
 ";
 

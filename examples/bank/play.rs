@@ -32,26 +32,30 @@ pub(crate) enum Route {
     UnlockedTransfer,
     Deposit,
     Transfer,
+    Statement,
+    UnlockedStatement,
 }
 
 /// The results of one route.
 pub(crate) struct Seen {
     pub(crate) route: Route,
-    /// Updates of an account that a customer saw confirmed.
+    /// Updates of an account that a customer saw confirmed, or statements.
     pub(crate) confirmed: u64,
-    /// Confirmed updates that the accounts do not contain.
-    pub(crate) lost: u64,
+    /// Confirmed updates that the accounts do not contain, or statements that do not add up.
+    pub(crate) wrong: u64,
     pub(crate) busy: u64,
     /// One per request, in ascending order.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Plays the unlocked route alone, and then both locked routes concurrently, because they share the accounts and
-/// their locks.
+/// Plays unlocked transfers alone. Then all locked routes run concurrently, because they share the accounts and their
+/// locks, and with them statements without locks.
 pub(crate) async fn play(address: SocketAddr) -> Result<Vec<Seen>, Failure> {
     let http = Http::new(address);
     let mut seen = at_once(&http, &[Route::UnlockedTransfer]).await?;
-    seen.extend(at_once(&http, &[Route::Deposit, Route::Transfer]).await?);
+    let locked = [Route::Deposit, Route::Transfer, Route::Statement];
+    let beside = [&locked[..], &[Route::UnlockedStatement]].concat();
+    seen.extend(at_once(&http, &beside).await?);
     Ok(seen)
 }
 
@@ -64,14 +68,10 @@ pub(crate) async fn keep_busy(address: SocketAddr) -> Result<(), Failure> {
         let http = http.clone();
         customers.spawn(async move {
             for n in sender.. {
-                let route = if n % 2 == 0 {
-                    Route::Deposit
-                } else {
-                    Route::Transfer
-                };
-                let (path, body) = route.request(n)?;
+                let routes = [Route::Deposit, Route::Transfer, Route::Statement];
+                let (method, path, body) = routes[n % routes.len()].request(n)?;
                 // A busy account is part of the picture.
-                http.send(Method::POST, &path, body).await?;
+                http.send(method, &path, body).await?;
                 let pauses = u32::try_from(1 + sender + fastrand::usize(0..8))?;
                 tokio::time::sleep(PAUSE * pauses).await;
             }
@@ -94,11 +94,12 @@ pub(crate) async fn keep_busy(address: SocketAddr) -> Result<(), Failure> {
 
 async fn at_once(http: &Http, routes: &[Route]) -> Result<Vec<Seen>, Failure> {
     let before = http.accounts().await?;
+    let own = own_funds(&before);
     let mut crowds = Vec::new();
     for route in routes {
         let mut crowd = JoinSet::new();
         for sender in 0..SENDERS {
-            crowd.spawn(send(http.clone(), *route, sender));
+            crowd.spawn(send(http.clone(), *route, sender, own));
         }
         crowds.push((*route, crowd));
     }
@@ -118,23 +119,42 @@ async fn at_once(http: &Http, routes: &[Route]) -> Result<Vec<Seen>, Failure> {
     Ok(seen.collect())
 }
 
+/// Returns the money that no deposit brought. Transfers do not change it.
+fn own_funds(accounts: &[Account]) -> i64 {
+    let own = |account: &Account| account.balance - account.deposits.cast_signed();
+    accounts.iter().map(own).sum()
+}
+
 enum Answer {
     Confirmed,
+    /// A statement whose accounts do not add up.
+    Torn,
     Busy,
 }
 
-async fn send(http: Http, route: Route, sender: usize) -> Result<Vec<(Answer, Duration)>, Failure> {
+async fn send(
+    http: Http,
+    route: Route,
+    sender: usize,
+    own: i64,
+) -> Result<Vec<(Answer, Duration)>, Failure> {
     let mut answers = Vec::with_capacity(REQUESTS_EACH);
     for n in 0..REQUESTS_EACH {
-        let (path, body) = route.request(sender + n)?;
+        let (method, path, body) = route.request(sender + n)?;
         let sent_at = Instant::now();
-        let (status, body) = http.send(Method::POST, &path, body).await?;
+        let (status, body) = http.send(method.clone(), &path, body).await?;
         let answer = match status {
+            StatusCode::OK if route.is_statement() => {
+                match own_funds(&serde_json::from_slice::<Vec<_>>(&body)?) == own {
+                    true => Answer::Confirmed,
+                    false => Answer::Torn,
+                }
+            }
             StatusCode::OK => Answer::Confirmed,
             StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Answer::Busy,
             status => {
                 let body = String::from_utf8_lossy(&body);
-                return Err(format!("POST {path}: {status}: {}", body.trim_end()).into());
+                return Err(format!("{method} {path}: {status}: {}", body.trim_end()).into());
             }
         };
         answers.push((answer, sent_at.elapsed()));
@@ -148,23 +168,33 @@ impl Route {
             Self::UnlockedTransfer => "POST /unlocked/transfers",
             Self::Deposit => "POST /accounts/{account}/deposit",
             Self::Transfer => "POST /transfers",
+            Self::Statement => "GET /statement",
+            Self::UnlockedStatement => "GET /unlocked/statement",
         }
     }
 
     pub(crate) fn is_locked(self) -> bool {
-        !matches!(self, Self::UnlockedTransfer)
+        !matches!(self, Self::UnlockedTransfer | Self::UnlockedStatement)
     }
 
-    /// Path and body of the `n`-th request: money goes round in both directions, so that locks
+    fn is_statement(self) -> bool {
+        matches!(self, Self::Statement | Self::UnlockedStatement)
+    }
+
+    /// Method, path and body of the `n`-th request: money goes round in both directions, so that locks
     /// taken one after the other would soon wait for each other in a circle.
-    fn request(self, n: usize) -> Result<(String, Vec<u8>), serde_json::Error> {
+    fn request(self, n: usize) -> Result<(Method, String, Vec<u8>), serde_json::Error> {
         let customer = |n: usize| CUSTOMERS[n % CUSTOMERS.len()];
         let transfer = || Transfer {
             from: customer(n).to_owned(),
             to: customer(n + 1 + n / CUSTOMERS.len() % 3).to_owned(),
             amount: 1,
         };
-        Ok(match self {
+        let (path, body) = match self {
+            Self::Statement => return Ok((Method::GET, "/statement".to_owned(), Vec::new())),
+            Self::UnlockedStatement => {
+                return Ok((Method::GET, "/unlocked/statement".to_owned(), Vec::new()));
+            }
             Self::UnlockedTransfer => (
                 "/unlocked/transfers".to_owned(),
                 serde_json::to_vec(&transfer())?,
@@ -174,14 +204,15 @@ impl Route {
                 serde_json::to_vec(&Deposit { amount: 1 })?,
             ),
             Self::Transfer => ("/transfers".to_owned(), serde_json::to_vec(&transfer())?),
-        })
+        };
+        Ok((Method::POST, path, body))
     }
 
-    /// How many accounts one request updates.
+    /// How many accounts one request updates; for a statement, 1.
     fn updates(self) -> u64 {
         match self {
-            Self::Deposit => 1,
             Self::UnlockedTransfer | Self::Transfer => 2,
+            Self::Deposit | Self::Statement | Self::UnlockedStatement => 1,
         }
     }
 
@@ -190,6 +221,7 @@ impl Route {
         let count = |account: &Account| match self {
             Self::Deposit => account.deposits,
             Self::UnlockedTransfer | Self::Transfer => account.transfers,
+            Self::Statement | Self::UnlockedStatement => 0,
         };
         accounts.iter().map(count).sum()
     }
@@ -197,12 +229,12 @@ impl Route {
 
 impl Seen {
     fn new(route: Route, answers: Vec<(Answer, Duration)>, booked: u64) -> Self {
-        let mut confirmed = 0;
-        let mut busy = 0;
+        let (mut confirmed, mut torn, mut busy) = (0, 0, 0);
         let mut latencies = Vec::with_capacity(answers.len());
         for (answer, latency) in answers {
             match answer {
                 Answer::Confirmed => confirmed += route.updates(),
+                Answer::Torn => torn += 1,
                 Answer::Busy => busy += 1,
             }
             latencies.push(latency);
@@ -210,8 +242,11 @@ impl Seen {
         latencies.sort_unstable();
         Self {
             route,
-            confirmed,
-            lost: confirmed - booked,
+            confirmed: confirmed + torn,
+            wrong: match route.is_statement() {
+                true => torn,
+                false => confirmed - booked,
+            },
             busy,
             latencies,
         }

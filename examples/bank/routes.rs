@@ -14,7 +14,7 @@ use tower_lock::{
     Held, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
 };
 
-use crate::bank::{Account, Bank, BankError};
+use crate::bank::{Account, Bank, BankError, CUSTOMERS};
 
 /// How long a request waits for its locks.
 const WAIT: Duration = Duration::from_secs(2);
@@ -60,7 +60,9 @@ pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
             post(audit).route_layer(account),
         )
         .route("/transfers", post(transfer).route_layer(scope))
+        .route("/statement", get(statement))
         .route("/unlocked/transfers", post(unlocked_transfer))
+        .route("/unlocked/statement", get(unlocked_statement))
         .with_state(App { bank, locks })
 }
 
@@ -136,6 +138,28 @@ async fn transfer(
     Ok(Json([from, to]))
 }
 
+/// Locks all accounts shared: statements run beside each other, but beside no deposit or transfer. So the balances
+/// belong together, although each is read by a query of its own.
+async fn statement(State(App { bank, locks }): State<App>) -> Result<Json<Vec<Account>>, Response> {
+    let accounts = CUSTOMERS.map(|name| LockKey::from_parts(["account", name]));
+    let guard = locks.acquire(accounts).shared().wait(WAIT).await;
+    let _guard = guard.map_err(IntoResponse::into_response)?;
+    unlocked_statement(State(bank))
+        .await
+        .map_err(IntoResponse::into_response)
+}
+
+/// A statement without locks.
+async fn unlocked_statement(
+    State(bank): State<Arc<Bank>>,
+) -> Result<Json<Vec<Account>>, BankError> {
+    let mut accounts = Vec::new();
+    for name in CUSTOMERS {
+        accounts.push(bank.read(name).await?);
+    }
+    Ok(Json(accounts))
+}
+
 /// Transfers without locks.
 async fn unlocked_transfer(
     State(bank): State<Arc<Bank>>,
@@ -188,6 +212,7 @@ The bank stays open. {watch}
 Things to try, from another terminal:
 
   curl http://{address}/accounts
+  curl http://{address}/statement
   curl --json '{{\"amount\": 5}}' http://{address}/accounts/alice/deposit
   curl --json '{{\"from\": \"alice\", \"to\": \"bob\", \"amount\": 5}}' http://{address}/transfers
 

@@ -1,5 +1,7 @@
 //! The object-safe twin of [`Backend`], so that the manager needs no type parameter.
 //!
+//! It gives backends the key of the lock, also for a permit, whose lane has a key of its own.
+//!
 //! It also contains the faults of a backend's code. Any command whose result is missing, or that panics,
 //! returns an error with an [unknown](BackendError::unknown) result.
 
@@ -15,9 +17,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Extended,
-    ForceReleased, Hints, Holder, Immediate, KeepRequest, Release, Released, ReleasedOrKept,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
+    Extended, ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::observe::Tally;
@@ -35,8 +37,10 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept>;
     fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended>;
+    fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded>;
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints;
     fn recoveries(&self) -> Hints;
+    fn modes(&self) -> Modes;
     fn group(&self, key: &LockKey) -> u64;
     fn tokens_per_counter(&self) -> u32;
     fn response_timeout(&self) -> Duration;
@@ -61,20 +65,24 @@ pub(crate) fn erased(backend: impl Backend, tally: &Arc<Tally>) -> Arc<dyn Erase
 }
 
 impl<B: Backend> ErasedBackend for B {
-    fn try_acquire(self: Arc<Self>, request: AcquireRequest) -> Outcome<Acquired> {
+    fn try_acquire(self: Arc<Self>, mut request: AcquireRequest) -> Outcome<Acquired> {
+        request.key.make_stored();
         outcome(async move { Backend::try_acquire(&*self, &request).await })
     }
 
-    fn contend(self: Arc<Self>, request: ContendRequest) -> Outcome<Contended> {
+    fn contend(self: Arc<Self>, mut request: ContendRequest) -> Outcome<Contended> {
+        request.key.make_stored();
         outcome(async move { Backend::contend(&*self, &request).await })
     }
 
-    fn leave(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released> {
+    fn leave(self: Arc<Self>, mut leases: Vec<Release>) -> Outcomes<Released> {
+        leases.iter_mut().for_each(|it| it.key.make_stored());
         let count = leases.len();
         outcomes(count, async move { Backend::leave(&*self, &leases).await })
     }
 
-    fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed> {
+    fn renew(self: Arc<Self>, mut renewals: Vec<Renewal>) -> Outcomes<Renewed> {
+        renewals.iter_mut().for_each(|it| it.key.make_stored());
         let count = renewals.len();
         outcomes(
             count,
@@ -82,7 +90,8 @@ impl<B: Backend> ErasedBackend for B {
         )
     }
 
-    fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released> {
+    fn release(self: Arc<Self>, mut leases: Vec<Release>) -> Outcomes<Released> {
+        leases.iter_mut().for_each(|it| it.key.make_stored());
         let count = leases.len();
         outcomes(
             count,
@@ -98,16 +107,24 @@ impl<B: Backend> ErasedBackend for B {
         outcome(async move { Backend::extend(&*self, &request).await })
     }
 
+    fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded> {
+        outcome(async move { Backend::downgrade(&*self, &lease).await })
+    }
+
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
-        Backend::watch(self, key, manager)
+        Backend::watch(self, key.stored(), manager)
     }
 
     fn recoveries(&self) -> Hints {
         Backend::recoveries(self)
     }
 
+    fn modes(&self) -> Modes {
+        Backend::modes(self)
+    }
+
     fn group(&self, key: &LockKey) -> u64 {
-        Backend::group(self, key)
+        Backend::group(self, key.stored())
     }
 
     fn tokens_per_counter(&self) -> u32 {
@@ -148,10 +165,19 @@ impl Immediate for CaughtImmediate<'_> {
         request: &AcquireRequest,
         now: Instant,
     ) -> Result<Acquired, BackendError> {
+        if request.key.is_of_permit() {
+            let mut request = request.clone();
+            request.key.make_stored();
+            return caught(|| self.0.try_acquire(&request, now))?;
+        }
         caught(|| self.0.try_acquire(request, now))?
     }
 
     fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
+        if lease.key.is_of_permit() {
+            let lease = Release::new(lease.key.stored().clone(), lease.lease);
+            return caught(|| self.0.release(&lease, now))?;
+        }
         caught(|| self.0.release(lease, now))?
     }
 }

@@ -79,8 +79,28 @@ struct Pending {
 struct PendingState {
     released: bool,
     transferred: Option<Hint>,
+    receives: Receives,
     /// The waker of the last task that polled for a hint.
     waker: Option<Waker>,
+}
+
+/// The transfers that the waiter receives. Others would take the place of its own.
+#[derive(Clone, Copy, Default)]
+enum Receives {
+    #[default]
+    All,
+    Only(LeaseId),
+    If(fn(LeaseId) -> bool),
+}
+
+impl Receives {
+    fn includes(self, lease: LeaseId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(own) => lease == own,
+            Self::If(of) => of(lease),
+        }
+    }
 }
 
 impl Pending {
@@ -107,7 +127,10 @@ impl Pending {
         let mut state = self.state();
         match hint {
             Hint::Released => state.released = true,
-            Hint::Transferred { .. } => state.transferred = Some(hint),
+            Hint::Transferred { lease, .. } if state.receives.includes(lease) => {
+                state.transferred = Some(hint);
+            }
+            Hint::Transferred { .. } => return,
         }
         let waker = state.waker.take();
         // Waking runs code of the waiter's runtime, which must not run under the mutex.
@@ -222,6 +245,43 @@ impl Hints {
         }
     }
 
+    /// Receives the transfers of this lease only from now on.
+    pub(crate) fn receive_only(&mut self, lease: LeaseId) {
+        self.receive(Receives::Only(lease));
+    }
+
+    /// Receives the transfers of these leases only.
+    #[must_use]
+    pub(crate) fn receiving(mut self, of: fn(LeaseId) -> bool) -> Self {
+        self.receive(Receives::If(of));
+        self
+    }
+
+    fn receive(&mut self, receives: Receives) {
+        if let Source::One(pending) = &self.source {
+            pending.state().receives = receives;
+        }
+    }
+
+    /// Drops a transfer that has arrived, unless it is to the lease `place`. Hints of several stores have no transfers.
+    pub(crate) fn drop_transfer_unless(&mut self, place: Option<LeaseId>) {
+        if let Source::One(pending) = &self.source {
+            let is_own =
+                |it: &Hint| matches!(it, Hint::Transferred { lease, .. } if Some(*lease) == place);
+            let transferred = &mut pending.state().transferred;
+            *transferred = transferred.take().filter(is_own);
+        }
+    }
+
+    /// Receives the hint of a release that has arrived. Returns `false` if none has, or if these are hints of several
+    /// stores.
+    pub(crate) fn take_release(&mut self) -> bool {
+        match &self.source {
+            Source::One(pending) => std::mem::take(&mut pending.state().released),
+            Source::Several(_) => false,
+        }
+    }
+
     /// Completes with the next hint. It stays pending after the backend dropped its sender.
     ///
     /// # Cancel safety
@@ -294,6 +354,39 @@ mod tests {
         sender.send(Hint::transferred(lease(2)));
         assert_eq!(hints.next().await, Hint::transferred(lease(2)));
         assert!(is_pending(&mut hints).await);
+    }
+
+    #[tokio::test]
+    async fn transfer_to_other_lease_displaces_none() {
+        let (sender, mut hints) = Hints::channel();
+        hints.receive_only(lease(1));
+        for number in [1, 2] {
+            sender.send(Hint::transferred(lease(number)));
+        }
+        assert_eq!(hints.next().await, Hint::transferred(lease(1)));
+        assert!(is_pending(&mut hints).await);
+        let (sender, hints) = Hints::channel();
+        let mut hints = hints.receiving(|it| it != lease(2));
+        for number in [1, 2] {
+            sender.send(Hint::transferred(lease(number)));
+        }
+        assert_eq!(hints.next().await, Hint::transferred(lease(1)));
+    }
+
+    #[tokio::test]
+    async fn only_transfer_to_place_is_kept() {
+        for (place, kept) in [
+            (Some(lease(1)), true),
+            (Some(lease(2)), false),
+            (None, false),
+        ] {
+            let (sender, mut hints) = Hints::channel();
+            sender.send(Hint::transferred(lease(1)));
+            sender.hint();
+            hints.drop_transfer_unless(place);
+            assert!(hints.take_release() && !hints.take_release());
+            assert_eq!(!is_pending(&mut hints).await, kept, "{place:?}");
+        }
     }
 
     #[tokio::test]

@@ -1,18 +1,23 @@
 //! Leases in this process: the default backend, and the reference implementation of the contract.
 
+mod entry;
+
+use std::collections::hash_map;
 use std::fmt;
+use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use self::entry::{Entry, Held, Room};
 use super::subscribers::Subscribers;
-use super::waiters::{Next, Waiters};
+use super::waiters::{Next, Place, Waiters};
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Extended, Fence,
-    ForceReleased, Hints, Holder, Immediate, KeepRequest, LeaseId, Node, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
+    Extended, Fence, ForceReleased, Hints, Holder, Immediate, KeepRequest, LeaseId, Mode, Modes,
+    Node, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::key::KeyMap;
@@ -45,11 +50,6 @@ struct State {
     sweep_at: usize,
 }
 
-struct Entry {
-    lease: LeaseId,
-    expires: Instant,
-}
-
 impl Memory {
     /// Creates an empty store.
     #[must_use]
@@ -63,12 +63,29 @@ impl Memory {
 }
 
 impl State {
+    #[inline]
     fn live(&mut self, key: &LockKey, now: Instant) -> Option<&mut Entry> {
-        self.leases.get_mut(key).filter(|entry| entry.expires > now)
+        let entry = self.leases.get_mut(key)?;
+        entry.is_live(now).then_some(entry)
     }
 
-    fn held_by(&mut self, key: &LockKey, lease: LeaseId, now: Instant) -> Option<&mut Entry> {
-        self.live(key, now).filter(|entry| entry.lease == lease)
+    fn held_by(&mut self, key: &LockKey, lease: LeaseId, now: Instant) -> Option<&mut Held> {
+        self.live(key, now)?.find(lease)
+    }
+
+    /// Grants a lease that may hold the key, or holds it already.
+    fn grant(&mut self, key: &LockKey, lease: LeaseId, mode: Mode, expires: Instant, now: Instant) {
+        let Some(entry) = self.live(key, now) else {
+            let entry = Entry::new(lease, mode, expires);
+            self.leases.insert(key.clone(), entry);
+            return;
+        };
+        match entry.find(lease) {
+            // As in a store where the key lasts until the latest end.
+            Some(held) if mode != Mode::Exclusive => held.expires = held.expires.max(expires),
+            Some(held) => held.expires = expires,
+            None => entry.join(lease, expires),
+        }
     }
 
     /// Reserves `count` unused counters and returns the first.
@@ -88,17 +105,71 @@ impl State {
         now: Instant,
         counter: impl FnOnce(&mut Self) -> u64,
     ) -> Acquired {
-        let AcquireRequest { key, lease, ttl } = request;
-        let (lease, ttl) = (*lease, *ttl);
-        if let Some(entry) = self.live(key, now)
-            && entry.lease != lease
-        {
-            return Acquired::busy(entry.expires - now);
+        let AcquireRequest {
+            key,
+            lease,
+            ttl,
+            mode,
+            limit,
+            intent,
+        } = request;
+        let (lease, mode, limit, expires) = (*lease, *mode, *limit, now + *ttl);
+        if mode == Mode::Exclusive {
+            if let (Some(_), Some(waiters)) = (intent, self.queues.get_mut(key)) {
+                waiters.withdraw(lease.manager());
+            }
+            self.sweep(now);
+            let fresh = Entry::new(lease, mode, expires);
+            match self.leases.entry(key.clone()) {
+                hash_map::Entry::Vacant(free) => {
+                    free.insert(fresh);
+                }
+                hash_map::Entry::Occupied(mut found) => {
+                    let entry = found.get_mut();
+                    if entry.is_live(now) && !entry.has(lease) {
+                        let left = entry.expires().map_or(Duration::ZERO, |it| it - now);
+                        if let (Some(intent), Room::Shared) = (intent, entry.room()) {
+                            let waiters = self.queues.entry(key.clone()).or_default();
+                            waiters.announce(lease.manager(), now + *intent);
+                        }
+                        return Acquired::busy(left);
+                    }
+                    *entry = fresh;
+                }
+            }
+        } else if let Some(busy) = self.excludes(key, lease, (mode, limit), now) {
+            return Acquired::busy(busy);
+        } else {
+            self.sweep(now);
+            self.grant(key, lease, mode, expires, now);
         }
-        self.sweep(now);
-        let expires = now + ttl;
-        self.leases.insert(key.clone(), Entry { lease, expires });
         Acquired::granted(counter(self))
+    }
+
+    /// Returns the time for which a lease has to wait, or `None` if it may hold the key. A shared lease waits for the
+    /// leases of another mode that wait before it, and a permit for all of them.
+    fn excludes(
+        &mut self,
+        key: &LockKey,
+        lease: LeaseId,
+        (mode, limit): (Mode, Option<NonZeroU16>),
+        now: Instant,
+    ) -> Option<Duration> {
+        let until = match self.live(key, now) {
+            Some(entry) if entry.has(lease) => return None,
+            Some(entry) if !entry.room().admits(mode, limit) => {
+                return entry.has_room_at(mode).map(|until| until - now);
+            }
+            Some(entry) => entry.has_room_at(mode),
+            None if mode == Mode::Exclusive => return None,
+            None => None,
+        };
+        let waiters = self.queues.get_mut(key)?;
+        let intent = waiters.last_intent(lease.manager(), now);
+        if intent.is_none() && !waiters.precede(lease, mode, now) {
+            return None;
+        }
+        Some(intent.or(until).map_or(Duration::ZERO, |until| until - now))
     }
 
     fn contend(&mut self, request: &ContendRequest, now: Instant) -> Contended {
@@ -107,28 +178,37 @@ impl State {
             lease,
             ttl,
             listens,
+            mode,
+            limit,
         } = request;
+        let (lease, mode, listens) = (*lease, *mode, *listens);
+        let place = Place {
+            lease,
+            mode,
+            limit: *limit,
+            listens,
+        };
+        let mut next = None;
         if self.live(key, now).is_none() && self.queues.contains_key(key) {
-            self.enter(key, *lease, *listens, now);
-            self.transfer(key, Some(*lease), now);
+            self.enter(key, place, now);
+            next = self.transfer(key, Some(lease), now);
         }
-        if let Some(entry) = self.live(key, now)
-            && entry.lease != *lease
+        if next != Some(lease)
+            && let Some(left) = self.excludes(key, lease, (mode, *limit), now)
         {
-            let left = entry.expires - now;
-            self.enter(key, *lease, *listens, now);
+            self.enter(key, place, now);
             return Contended::waiting(left, self.queued(key, now));
         }
-        self.forget(key, *lease);
+        self.forget(key, lease);
         self.sweep(now);
-        let (lease, expires) = (*lease, now + *ttl);
-        self.leases.insert(key.clone(), Entry { lease, expires });
+        self.grant(key, lease, mode, now + *ttl, now);
+        self.admit(key, now);
         Contended::granted(self.next_counters(1))
     }
 
-    fn enter(&mut self, key: &LockKey, lease: LeaseId, listens: bool, now: Instant) {
+    fn enter(&mut self, key: &LockKey, place: Place, now: Instant) {
         let waiters = self.queues.entry(key.clone()).or_default();
-        waiters.enter(lease, listens, now);
+        waiters.enter(place, now);
     }
 
     fn forget(&mut self, key: &LockKey, lease: LeaseId) {
@@ -147,35 +227,70 @@ impl State {
         u32::try_from(queued).unwrap_or(u32::MAX)
     }
 
-    /// Gives a free key to its first waiter, or to none if that is `own`. Returns `false` without a waiter.
-    fn transfer(&mut self, key: &LockKey, own: Option<LeaseId>, now: Instant) -> bool {
-        let Some(waiters) = self.queues.get_mut(key) else {
-            return false;
-        };
+    /// Gives a free key to its first waiters, or to none if the first one is `own`. Returns the first one.
+    fn transfer(&mut self, key: &LockKey, own: Option<LeaseId>, now: Instant) -> Option<LeaseId> {
+        let next = self.next(key, own, now);
+        if next != own {
+            self.admit(key, now);
+        }
+        next
+    }
+
+    /// Gives a key that shared leases or permits hold to the first waiters, up to the first one without room.
+    fn admit(&mut self, key: &LockKey, now: Instant) {
+        let has_room = |entry: &mut Entry| !matches!(entry.room(), Room::None);
+        while self.live(key, now).is_some_and(has_room) && self.next(key, None, now).is_some() {}
+    }
+
+    /// Gives the key to the next waiter that it has room for, unless that is `own`.
+    fn next(&mut self, key: &LockKey, own: Option<LeaseId>, now: Instant) -> Option<LeaseId> {
+        let room = self.live(key, now).map(|entry| entry.room());
+        let fits = |mode, limit| room.is_none_or(|room| room.admits(mode, limit));
+        let waiters = self.queues.get_mut(key)?;
         let watchers = self.watchers.get(key);
         let notify = |lease| watchers.is_some_and(|watchers| watchers.transfer(lease));
-        let next = waiters.next(own, now, notify);
+        let next = waiters.next(own, fits, now, notify);
         self.queued(key, now);
-        let Some(Next { lease, ttl }) = next else {
-            return false;
-        };
+        let Next { lease, mode, ttl } = next?;
         if own != Some(lease) {
-            let expires = now + ttl;
-            self.leases.insert(key.clone(), Entry { lease, expires });
+            self.grant(key, lease, mode, now + ttl, now);
         }
-        true
+        Some(lease)
     }
 
     fn leave(&mut self, leaver: &Release, now: Instant) -> Released {
         self.forget(&leaver.key, leaver.lease);
-        self.release(leaver, now)
+        let released = self.release(leaver, now);
+        // An exclusive waiter that left may have been ahead of shared ones.
+        self.admit(&leaver.key, now);
+        released
     }
 
     fn release(&mut self, release: &Release, now: Instant) -> Released {
-        if self.held_by(&release.key, release.lease, now).is_some() {
-            self.free(&release.key, now)
+        // An exclusive lease is the only one of its key.
+        if let Some(Entry::Exclusive(held)) = self.leases.get(&release.key) {
+            return match held.lease == release.lease && held.expires > now {
+                true => self.free(&release.key, now),
+                false => Released::NotHeld,
+            };
+        }
+        self.end(&release.key, now, |held| held.lease == release.lease)
+    }
+
+    /// Ends the lease that `which` selects, and serves the waiters if it was the last one.
+    fn end(&mut self, key: &LockKey, now: Instant, which: impl Fn(&Held) -> bool) -> Released {
+        let Some(entry) = self.live(key, now) else {
+            return Released::NotHeld;
+        };
+        let Some(lease) = entry.lease(which) else {
+            return Released::NotHeld;
+        };
+        if entry.is_last(lease) {
+            self.free(key, now)
         } else {
-            Released::NotHeld
+            // A permit may have been free for the next waiter.
+            self.admit(key, now);
+            Released::Released
         }
     }
 
@@ -183,21 +298,54 @@ impl State {
         let watchers = self.watchers.get_mut(&request.key);
         let watchers = u32::try_from(watchers.map_or(0, Subscribers::prune)).unwrap_or(u32::MAX);
         let watchers = watchers.max(self.queued(&request.key, now));
-        let Some(entry) = self.held_by(&request.key, request.lease, now) else {
+        let Some(held) = self.held_by(&request.key, request.lease, now) else {
             return Extended::NotHeld;
         };
         if watchers > 0 {
             return Extended::wanted(watchers);
         }
-        entry.expires = entry.expires.max(now + request.ttl);
+        held.expires = held.expires.max(now + request.ttl);
         Extended::kept(self.next_counters(ReleasedOrKept::COUNTERS))
     }
 
+    fn renew(&mut self, renewal: &Renewal, now: Instant) -> Renewed {
+        let Some(held) = self.held_by(&renewal.key, renewal.lease, now) else {
+            return Renewed::NotHeld;
+        };
+        held.expires = held.expires.max(now + renewal.ttl);
+        let waiters = self.queues.get_mut(&renewal.key);
+        let is_shared = renewal.mode == Mode::Shared;
+        if is_shared && waiters.is_some_and(|waiters| waiters.has_writer(now)) {
+            return Renewed::Wanted;
+        }
+        Renewed::Renewed
+    }
+
+    fn downgrade(&mut self, lease: &Renewal, now: Instant) -> Downgraded {
+        let Renewal { key, ttl, .. } = lease;
+        let entry = self.live(key, now);
+        let Some(held) = entry.and_then(|entry| entry.share(lease.lease)) else {
+            return Downgraded::NotHeld;
+        };
+        held.expires = held.expires.max(now + *ttl);
+        match self.queued(key, now) {
+            0 => self.hint(key),
+            _ => self.admit(key, now),
+        }
+        Downgraded::shared(self.next_counters(1))
+    }
+
     fn free(&mut self, key: &LockKey, now: Instant) -> Released {
-        if self.transfer(key, None, now) {
+        self.leases.remove(key);
+        if !self.queues.is_empty() && self.transfer(key, None, now).is_some() {
             return Released::Transferred;
         }
-        self.leases.remove(key);
+        self.hint(key);
+        Released::Released
+    }
+
+    /// Notifies the subscribers of a key.
+    fn hint(&mut self, key: &LockKey) {
         if let Some(watchers) = self.watchers.get_mut(key) {
             if watchers.prune() == 0 {
                 self.watchers.remove(key);
@@ -205,7 +353,6 @@ impl State {
                 watchers.hint();
             }
         }
-        Released::Released
     }
 
     fn sweep(&mut self, now: Instant) {
@@ -215,7 +362,7 @@ impl State {
         if entries < self.sweep_at && !is_over {
             return;
         }
-        self.leases.retain(|_, entry| entry.expires > now);
+        self.leases.retain(|_, entry| entry.is_live(now));
         self.watchers.retain(|_, watchers| watchers.prune() > 0);
         self.queues.retain(|_, waiters| waiters.prune(now) > 0);
         self.leases.shrink_to(2 * self.leases.len());
@@ -249,15 +396,7 @@ impl Backend for Memory {
         let now = Instant::now();
         renewals
             .iter()
-            .map(|renewal| {
-                Ok(match state.held_by(&renewal.key, renewal.lease, now) {
-                    Some(entry) => {
-                        entry.expires = entry.expires.max(now + renewal.ttl);
-                        Renewed::Renewed
-                    }
-                    None => Renewed::NotHeld,
-                })
-            })
+            .map(|renewal| Ok(state.renew(renewal, now)))
             .collect()
     }
 
@@ -278,7 +417,7 @@ impl Backend for Memory {
             Extended::Wanted { watchers } => {
                 let released = state.free(&request.key, now);
                 if let Some(next) = request.next {
-                    state.enter(&request.key, next, request.listens, now);
+                    state.enter(&request.key, Place::exclusive(next, request.listens), now);
                 }
                 ReleasedOrKept::passed(released, watchers, request.next.is_some())
             }
@@ -288,6 +427,10 @@ impl Backend for Memory {
 
     async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
         Ok(self.state().extend(request, Instant::now()))
+    }
+
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        Ok(self.state().downgrade(lease, Instant::now()))
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
@@ -304,10 +447,8 @@ impl Backend for Memory {
         let now = Instant::now();
         let mut state = self.state();
         let queued = state.queued(key, now);
-        Ok(state.live(key, now).map(|entry| {
-            let holder = Holder::new(entry.lease.to_string(), entry.expires - now, 1);
-            holder.with_queued(queued)
-        }))
+        let holder = state.live(key, now).and_then(|entry| entry.holder(now));
+        Ok(holder.map(|holder| holder.with_queued(queued)))
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
@@ -328,15 +469,15 @@ impl Backend for Memory {
     ) -> Result<ForceReleased, BackendError> {
         let mut state = self.state();
         let now = Instant::now();
-        let entry = state.live(key, now);
-        Ok(
-            if entry.is_some_and(|entry| entry.lease.to_string() == holder) {
-                state.free(key, now);
-                ForceReleased::Released
-            } else {
-                ForceReleased::NotHeld
-            },
-        )
+        let released = state.end(key, now, |held| held.lease.to_string() == holder);
+        Ok(match released {
+            Released::NotHeld => ForceReleased::NotHeld,
+            _ => ForceReleased::Released,
+        })
+    }
+
+    fn modes(&self) -> Modes {
+        Modes::EXCLUSIVE.with_shared().with_permits()
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {

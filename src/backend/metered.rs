@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Extended,
-    ForceReleased, Hints, Holder, Immediate, KeepRequest, Release, Released, ReleasedOrKept,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
+    Extended, ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::observe::{Command, CommandOutcome, Tally};
@@ -100,12 +100,21 @@ impl<B: Backend> Backend for Metered<B> {
             .await
     }
 
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        self.one(Command::Downgrade, self.backend.downgrade(lease))
+            .await
+    }
+
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         self.backend.watch(key, manager)
     }
 
     fn recoveries(&self) -> Hints {
         self.backend.recoveries()
+    }
+
+    fn modes(&self) -> Modes {
+        self.backend.modes()
     }
 
     fn group(&self, key: &LockKey) -> u64 {

@@ -1,8 +1,9 @@
 //! The request and the outcome of [`contend`](super::Backend::contend), which enters the queue of waiters.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
-use super::{Acquired, LeaseId};
+use super::{Acquired, LeaseId, Mode};
 use crate::LockKey;
 
 /// The request of [`Backend::contend`](super::Backend::contend).
@@ -21,10 +22,14 @@ pub struct ContendRequest {
     /// notification does not reach it. A store that cannot reach it at the `contend` replies with
     /// `poll_after`. Any other waiter has a short time to detect the transfer by an attempt.
     pub listens: bool,
+    /// How the lease shall hold the key. A lease that is in the queue may change it, and keeps its place.
+    pub mode: Mode,
+    /// The most permits of the key, this one included, if the mode is [`Mode::Permit`].
+    pub limit: Option<NonZeroU16>,
 }
 
 impl ContendRequest {
-    /// Creates a request to acquire `key` under `lease` for `ttl`, or to wait for it in the queue.
+    /// Creates a request to acquire `key` exclusively under `lease` for `ttl`, or to wait for it in the queue.
     #[must_use]
     pub fn new(key: LockKey, lease: LeaseId, ttl: Duration, listens: bool) -> Self {
         Self {
@@ -32,7 +37,23 @@ impl ContendRequest {
             lease,
             ttl,
             listens,
+            mode: Mode::Exclusive,
+            limit: None,
         }
+    }
+
+    /// Sets how the lease shall hold the key.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets the most permits of the key, for [`Mode::Permit`].
+    #[must_use]
+    pub fn with_limit(mut self, limit: Option<NonZeroU16>) -> Self {
+        self.limit = limit;
+        self
     }
 }
 
@@ -68,7 +89,8 @@ pub enum Contended {
 
 /// The terms under which a [`Hint::Transferred`](super::Hint::Transferred) is a grant.
 ///
-/// They are from the step in which the store executed the `contend`. So a transfer under a larger counter came
+/// They are from the step in which the store executed the `contend`, or in which
+/// [`release_or_keep`](super::Backend::release_or_keep) entered the lease. So a transfer under a larger counter came
 /// later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -121,9 +143,9 @@ impl Contended {
 
     /// Sets the terms under which the hint of a transfer to the waiter is a grant. Does not change a grant.
     #[must_use]
-    pub fn with_transfers(mut self, terms: TransferTerms) -> Self {
+    pub fn with_transfers(mut self, terms: impl Into<Option<TransferTerms>>) -> Self {
         if let Self::Waiting { transfers, .. } = &mut self {
-            *transfers = Some(terms);
+            *transfers = terms.into();
         }
         self
     }

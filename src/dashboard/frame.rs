@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::backend::Servers;
 use super::figures::{Figures, Reading};
-use crate::lock::{HeldBy, HotKey, LaneView, Walk};
+use crate::lock::{HeldBy, HotKey, LaneView, OwnerView, Walk};
 
 /// The content of a frame.
 pub(super) struct Frame<'a> {
@@ -39,6 +39,9 @@ impl Frame<'_> {
             "at": self.at,
             "counted_at": self.counted_at,
             "held": walk.counts.held,
+            "exclusive": walk.counts.exclusive,
+            "shared": walk.counts.shared,
+            "permits": walk.counts.permits,
             "waiting": walk.counts.waiting,
             "unreleased": walk.counts.unreleased,
             "lanes": walk.counts.lanes,
@@ -62,7 +65,8 @@ impl Frame<'_> {
     }
 }
 
-/// Returns one key. The token is text, because JavaScript rounds large numbers.
+/// Returns one key. The token is text, because JavaScript rounds large numbers. It is missing if owners have different
+/// ones.
 pub(super) fn row(view: &LaneView) -> Value {
     let hold = view.hold.as_ref();
     json!({
@@ -71,9 +75,23 @@ pub(super) fn row(view: &LaneView) -> Value {
         "layer": view.layer.as_deref(),
         "since_ms": hold.map(|hold| in_millis(hold.since)),
         "left_ms": hold.map(|hold| in_millis(hold.left)),
+        "mode": hold.map(|hold| hold.mode.as_str()),
+        "owners": hold.map(|hold| hold.owners),
         "holds": hold.map(|hold| hold.holds),
-        "token": hold.map(|hold| hold.token.to_string()),
+        "token": hold.and_then(|hold| hold.token).map(|token| token.to_string()),
         "waiters": view.waiters,
+    })
+}
+
+/// Returns one owner of a key.
+pub(super) fn owner(view: &OwnerView) -> Value {
+    json!({
+        "owner": view.owner.to_string(),
+        "layer": view.layer.as_deref(),
+        "since_ms": in_millis(view.since),
+        "left_ms": in_millis(view.left),
+        "holds": view.holds,
+        "token": view.token.to_string(),
     })
 }
 

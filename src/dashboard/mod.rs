@@ -48,9 +48,9 @@
 //! # What it costs
 //!
 //! Without an open page, the dashboard reads a few counters per second, and walks through the lanes every 5 s for the
-//! history. With one, it walks once per second for all open pages together, and once more at most if others open. A list of keys in another order, or a
-//! summary, also needs a walk: at most 10 of them per second are admitted. All of its data is bounded, to less than
-//! 1 MiB.
+//! history. With one, it walks once per second for all open pages together, and once more at most if others open. A list
+//! of keys in another order, or a summary, also needs a walk: at most 10 of them per second are admitted. All of its data
+//! is bounded, to less than 1 MiB.
 
 mod api;
 mod backend;

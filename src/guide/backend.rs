@@ -27,6 +27,7 @@
 //! |---|---|---|
 //! | [`contend`](crate::Backend::contend), [`leave`](crate::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
 //! | [`release_or_keep`](crate::Backend::release_or_keep), [`extend`](crate::Backend::extend) | `release`, no change | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands |
+//! | [`downgrade`](crate::Backend::downgrade) | an error: the store has no shared leases | has [`modes`](crate::Backend::modes) with shared leases |
 //! | [`recoveries`](crate::Backend::recoveries) | no hints | detects that it is available again after an outage |
 //! | [`group`](crate::Backend::group) | one group | has parts that can hang separately |
 //! | [`response_timeout`](crate::Backend::response_timeout) | 500 ms | has another bound for one command: `no_wait` ends within it |

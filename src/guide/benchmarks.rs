@@ -53,7 +53,7 @@
 //! | reports its loss | yes | no | yes | no | cannot be lost | with the connection |
 //! | fencing token | yes | no | no | in another lock type | not needed | no |
 //! | waiters | queue, pub/sub | poll | depends on the backend | pub/sub | queue | queue |
-//! | other features | several keys, all or none | | read-write locks, semaphores | fair, read-write and multi locks, semaphores, and more | | ends with the transaction |
+//! | other features | several keys, all or none; shared locks, permits | | read-write locks, semaphores | fair, read-write and multi locks, semaphores, and more | | ends with the transaction |
 //!
 //! # When another lock is better
 //!
@@ -64,7 +64,6 @@
 //! - *One lock at a time, and only Redis.* `SET NX PX`, as in rslock and distributed-lock, needs less of the server
 //!   than a script with a fencing token. Their acquires take 80 and 75 µs, where tower-lock takes 89 to 127 µs. With
 //!   16 in flight, rslock makes as many pairs per second. With more in flight, tower-lock makes more.
-//! - *Read-write locks and semaphores.* distributed-lock and Redisson have them.
 //!
 //! # This crate alone
 //!

@@ -5,6 +5,7 @@
 //! | situation | status | `Retry-After` | problem type |
 //! |---|---|---|---|
 //! | another owner held the lock for the whole wait | 409, or [`status`](crate::LockLayer::status), such as 423 | yes | `resource-busy` |
+//! | all [permits](crate::LockLayer::permits) were held for the whole wait | 429, or [`status`](crate::LockLayer::status), such as 409 | yes | `permits-exhausted` |
 //! | too many waiters for this key | 429 | yes | `too-many-waiters` |
 //! | too many waiters in this manager | 503 | yes | `lock-overload` |
 //! | the backend is unavailable | 503 | yes | `lock-unavailable` |
@@ -20,7 +21,8 @@
 //! | `read_body_first`: the body ends with an error | 400 | no | `about:blank` |
 //! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
-//! | the program set an option out of bounds | 500 | no | `lock-option-invalid` |
+//! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
+//! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
 //!
 //! A wait that is shorter than a round trip to the backend ends as 503, because the state of the lock is unknown by
 //! then.

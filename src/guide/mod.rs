@@ -27,6 +27,7 @@
 //! | [`incidents`] | find the cause of an incident, and what each alert means |
 //! | [`operations`] | monitor, shut down and repair a service in production |
 //! | [`order`] | find out which waiter is next, and what a failed process costs |
+//! | [`shared`] | let reads overlap each other but no write, or limit the requests of a key |
 //! | [`runtimes`] | use several runtimes, blocking handlers or synchronous code |
 //! | [`backend`] | keep locks in a store of your own |
 //! | [`testing`] | test a service that locks, or run the tests of this crate |
@@ -76,4 +77,5 @@ pub mod redisson;
 pub mod runtimes;
 #[cfg(feature = "redis")]
 pub mod sentinel;
+pub mod shared;
 pub mod testing;

@@ -8,12 +8,13 @@
 //!
 //! | name | kind | alert when |
 //! |---|---|---|
-//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy` and `cancelled` is above 0 for some minutes |
+//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `full` and `cancelled` is above 0 for some minutes |
 //! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `reclaimed`, `reentrant` | – |
 //! | `tower_lock_wait_seconds{outcome, layer}` | histogram, by `granted`, `rejected`, `cancelled` | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
-//! | `tower_lock_held{layer}`, `tower_lock_waiting{layer}` | gauge of keys, of acquires | – |
+//! | `tower_lock_held{mode, layer}` | gauge of owners that hold a key, by `exclusive`, `shared`, `permit`. Several can hold the same key in the last two modes | – |
+//! | `tower_lock_waiting{layer}` | gauge of acquires | – |
 //! | `tower_lock_waiting_limit` | gauge, the sum over all managers of the process | – |
 //! | `tower_lock_waiting_ratio` | gauge, the part of its limit that a manager uses, the largest of all managers of the process | it is above 0.8 |
 //! | `tower_lock_unreleased` | gauge of leases whose release the backend has not confirmed | it stays above 0 for a minute |
@@ -37,10 +38,11 @@
 //! The repository has a dashboard for Grafana and alerts for Prometheus with their tests, in `ops/`: import
 //! `grafana.json`, and add `alerts.yml` to the rule files.
 //!
-//! The label `outcome` of acquires is `granted`, `busy`, `too_many_waiters`, `overloaded`, `unavailable`, `misconfigured`,
-//! `lost`, `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`, `body_timeout`, `body_failed`,
-//! `invalid_option`, `key_conflict`, `reentrancy_limit` or `cancelled`. The label `layer` is the
-//! [name of the layer](crate::LockLayer::name), and is absent without a name. No label contains a key.
+//! The label `outcome` of acquires is `granted`, `busy`, `full`, `too_many_waiters`, `overloaded`, `unavailable`,
+//! `misconfigured`, `lost`, `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`,
+//! `body_timeout`, `body_failed`, `invalid_option`, `key_conflict`, `reentrancy_limit`, `upgrade`, `unsupported` or
+//! `cancelled`. The label `layer` is the [name of the layer](crate::LockLayer::name), and is absent without a name. No
+//! label contains a key.
 //!
 //! A request only increases counts. A thread reports the counts every second and the gauges every 5 s;
 //! [`flush_metrics`](crate::LockManager::flush_metrics) reports at once. All series of a manager begin at zero when it is
@@ -58,7 +60,7 @@
 //! | level | message | meaning |
 //! |---|---|---|
 //! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key, once per layer; or a handler extracts what no layer provides, once per extractor |
-//! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
+//! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.mode`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock store rejects this client`; once per outage, and again when the cause has changed, at most every 10 s |
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
@@ -74,13 +76,14 @@
 //! | `warn`, then `debug` | `renewal failed`, with the fields `count`, `left_ms` and `cause` | leases were not renewed. A warning when an outage begins and every 10 s while it lasts |
 //! | `info` | `renewals succeed again` | the end of such an outage |
 //! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms`, `lock.queue_position` and `cause` | one acquire failed |
-//! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
+//! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.mode`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
 //! | `debug` | `lock released`, with the fields `lock.layer` and `lock.hold_ms` | the last hold of a key was released |
 //! | `warn` | `force release`, of the target `tower_lock::audit`, with the fields `operator`, `reason` and `outcome` | an operator forced a release on the [dashboard](#release-a-key-from-the-page): `released`, `not_held`, `vetoed` or `failed` |
 //!
 //! An acquire that waits also has the span `lock.acquire` of the level `debug`, inside the span of its caller. Its fields
-//! are `lock.layer`, `lock.keys`, `lock.queue_position`, `lock.via`, `lock.outcome`, `lock.wait_ms`, `error.type`,
-//! `otel.kind` and `otel.status_code`. Without a wait there is no span. The position is that in the queue of this process
+//! are `lock.layer`, `lock.mode`, `lock.keys`, `lock.queue_position`, `lock.via`, `lock.outcome`, `lock.wait_ms`,
+//! `error.type`, `otel.kind` and `otel.status_code`. The mode is `exclusive`, `shared` or `permit`; that of several keys is
+//! `exclusive` if one of them is. Without a wait there is no span. The position is that in the queue of this process
 //! when the acquire joined it; the next acquire has the position 1.
 //!
 //! Each call of a script in Redis has the span `EVALSHA` of the level `trace`, from the command to its reply. It has no
@@ -120,8 +123,8 @@
 //!
 //! [`Held::lost_reason`](crate::Held::lost_reason), [`LockRejection::lost_reason`](crate::LockRejection::lost_reason), the
 //! field `lock.lost_reason` and the label `reason` have the [reason](crate::LostReason): `expired`, `not_held`, `max_hold`,
-//! `lease_ended` or `forced`. The first two rows are `expired` and `not_held`. A paused process is also `expired`, with a
-//! large `lock.overdue_ms`.
+//! `lease_ended`, `forced` or `downgrade`. The first two rows are `expired` and `not_held`. A paused process is also
+//! `expired`, with a large `lock.overdue_ms`.
 //!
 //! | cause | sign | remedy |
 //! |---|---|---|
@@ -133,10 +136,11 @@
 //!
 //! # Release a key by hand
 //!
-//! [`force_release`](crate::LockManager::force_release) releases a key from any owner. Its guard is then lost, and the
-//! next waiter acquires the key. Use it only if the holder cannot write any more, or if the storage checks [fencing
-//! tokens](super::fencing). A `DEL` in Redis has the same effect, but notifies no waiter: waiters then attempt within
-//! about 1 s. [`force_release_held_by`](crate::LockManager::force_release_held_by) releases only the owner that
+//! [`force_release`](crate::LockManager::force_release) releases a key from any owner, and from all that share it or
+//! have permits. Its guard is then lost, and the next waiter acquires the key. Use it only if the holder cannot write
+//! any more, or if the storage checks [fencing tokens](super::fencing). A `DEL` in Redis has the same effect, but
+//! notifies no waiter: waiters then attempt within about 1 s.
+//! [`force_release_held_by`](crate::LockManager::force_release_held_by) releases only the owner that
 //! [`inspect`](crate::LockManager::inspect) returned. The [dashboard](#dashboard) uses it, if you allow that.
 //!
 //! # Shut down
@@ -230,7 +234,8 @@
 //! | why were locks lost | *Lost*, with the reasons since the start |
 //! | is the backend to blame | *Backend*: each server and part with its state and the cause of its outage, and the last eight incidents. *All incidents* lists up to 256 |
 //! | did the process pause | *Backend*: `this process paused` |
-//! | which owner holds a key, in any process | *Look up a key*, in the backend |
+//! | which owner holds a key, in any process, and in which mode | *Look up a key*, in the backend |
+//! | which owners of this process share a key, or have its permits | *Look up a key*: the oldest hundred |
 //!
 //! Each page shows one process and names it. Behind a load balancer, pin the session to one process: the page warns if
 //! another one replies. For all processes together, use the metrics. Only *Look up a key* and a forced release see the
@@ -400,11 +405,12 @@
 //!
 //! ## Release a key from the page
 //!
-//! By default, the dashboard is read-only. `Dashboard::allow_force_release` takes a callback that receives the operator,
-//! the key and a reason, and can reject the release. An event of the target `tower_lock::audit` follows. Only the
-//! owner that the page shows is released. If another one holds the key by then, nothing happens. If another process
-//! holds the key, the owner is the lease of that process, which hands it off among its requests. The release then ends
-//! the hold of whichever of its requests holds the key by then.
+//! By default, the dashboard is read-only. `Dashboard::allow_force_release` takes a callback that receives the
+//! operator, the key and a reason, and can reject the release. An event of the target `tower_lock::audit` follows. Only
+//! the owner that the page shows is released; of several, the one that the operator chooses. If another one holds the
+//! key by then, nothing happens. If another process holds the key, the owner is the lease of that process, which hands
+//! it off among its requests. The release then ends the hold of whichever of its requests holds the key by then, or of
+//! all its requests that share the key.
 //!
 //! ## Shut down with open pages
 //!

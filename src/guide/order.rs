@@ -20,7 +20,8 @@
 //! - Between processes, a queue in the backend orders those that wait for a key. A release transfers the key to
 //!   the first process of the queue in one step, and notifies only that process. No process can acquire the key
 //!   in between.
-//! - A process has one place in the queue, for all of its waiters. While other processes wait, its turn serves
+//! - A process has one place in the queue, for all of its waiters. Only waiters for [permits](super::shared#permits) have
+//!   a place each. While other processes wait, its turn serves
 //!   the waiters that wait when the turn begins. After 50 ms, the turn ends with the present hold. If it has
 //!   lasted less than 2 ms, it also serves later waiters. A waiter with a fixed
 //!   [`lease`](crate::Acquire::lease) has a turn of its own, since a fixed lease is not handed off.
@@ -59,8 +60,8 @@
 //! # What a transfer costs
 //!
 //! The notification of a transfer is the grant: the first waiter proceeds when its process receives the message. The
-//! lease then lasts for 1.5 s, counted from before the last attempt of the process, and the watchdog renews it within
-//! 0.5 s. A shorter hold needs only its release.
+//! lease then lasts for 1.5 s, counted from before the last attempt of the process, or from before its release that
+//! entered the queue. The watchdog renews it within 0.5 s. A shorter hold needs only its release.
 //!
 //! The process confirms the transfer by a command, which takes one more round trip, in these cases:
 //!
@@ -70,7 +71,7 @@
 //! - It is a cluster with plain messages, or one endpoint for several servers.
 //! - The process has no subscription.
 //!
-//! [`LockInfo::queued`](crate::LockInfo::queued) is the number of processes in the queue.
+//! [`LockInfo::queued`](crate::LockInfo::queued) is the number of places in the queue.
 //!
 //! # Processes without a subscription
 //!

@@ -71,4 +71,5 @@
 //! | `getFencedLock(name)` | the default; shared tokens need `redisson_fencing_tokens` |
 //! | `getFairLock(name)` | the default [order](super::order) |
 //! | no signal of a loss | [`Held::lost`](crate::Held::lost), and 500 `lock-lost` |
-//! | `getReadWriteLock`, `getSemaphore` | none |
+//! | `getReadWriteLock(name)` | [`shared`](crate::Acquire::shared), in another format |
+//! | `getSemaphore`, `getPermitExpirableSemaphore` | [`permits`](crate::Acquire::permits), in another format |

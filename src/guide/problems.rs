@@ -11,6 +11,12 @@
 //! done. Send the request again after `Retry-After`. If it happens often, the handlers are slow or many requests
 //! name the same resource.
 //!
+//! # permits-exhausted
+//!
+//! Status 429, or another one if the layer is set so. As many requests as the server permits worked on this resource for
+//! the whole wait. Nothing was done. Send the request again after `Retry-After`. The limit is that of
+//! [`permits`](crate::LockLayer::permits).
+//!
 //! # too-many-waiters
 //!
 //! Status 429. As many requests wait for this resource as the server permits. Nothing was done. Send the request
@@ -63,7 +69,13 @@
 //! Status 500. The handler acquired the same lock too many times:
 //! [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times at once. The request may be half done.
 //!
+//! # lock-upgrade
+//!
+//! Status 500. The request holds its lock shared, and the server asked for the same lock exclusively. Two such requests
+//! would wait for each other. This is a mistake of the server, so a retry fails as well. Its operator must
+//! release the shared lock first, or lock exclusively from the start.
+//!
 //! # lock-option-invalid
 //!
-//! Status 500. The handler acquired a lock with a setting out of bounds. The request may be half done. The log of
-//! the server names the setting.
+//! Status 500. The server acquired a lock with a setting out of bounds, or with a mode that its store does not support. If
+//! its handler did so, the request may be half done. The log of the server names the setting.

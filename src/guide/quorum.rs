@@ -29,6 +29,22 @@
 //! There is no failover: no node replaces another. The documentation of [`Quorum`](crate::Quorum) describes the
 //! guarantees, the settings, and why the tokens increase whichever minority is lost.
 //!
+//! # Shared locks
+//!
+//! Each [shared](super::shared) lock needs a majority, as an exclusive one does. Two majorities have a node in common,
+//! which grants either a shared or an exclusive lease. So readers may hold the key on different majorities, and while
+//! they do, a writer has none.
+//!
+//! | at the nodes | a reader | a writer |
+//! |---|---|---|
+//! | a minority is held, in either mode, as after a failed attempt | is granted | is granted |
+//! | a majority is held shared | is granted | waits |
+//! | a majority is held shared, and a writer of another process waits | waits | waits |
+//! | a majority is held exclusively | waits | waits |
+//!
+//! The tokens increase as with exclusive locks: each exclusive token exceeds those of all earlier readers, and the reverse.
+//! A reader whose lease a majority has lost is lost alone.
+//!
 //! # What it does not guarantee
 //!
 //! - *Order between processes.* The nodes cannot agree on one queue, so any waiting process may be next. Within a

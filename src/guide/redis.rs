@@ -113,6 +113,7 @@
 //!
 //! - a cluster, at each of its nodes: `+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub`,
 //! - `min_replicas`: `+wait +unwatch`,
+//! - shared locks and permits: `+hget +hkeys +hvals`,
 //! - a database in the URL: `+select`,
 //! - a `quarantine`: `+set +info`,
 //! - the nodes of a `Quorum`: `+get +set`,
@@ -120,8 +121,8 @@
 //! - the warning of an eviction policy: `+info`.
 //!
 //! The backend tries its scripts when it connects, under names that begin with `self-test:` after the prefix. It
-//! fails if a permission is missing. Two permissions are not tried, and are first needed by the command itself:
-//! those of the nodes of a `Quorum`, and `+hgetall`. A connect under exactly this user leaves denials of `info`,
+//! fails if a permission is missing. Some permissions are not tried, and are first needed by the command itself:
+//! those of shared locks, those of the nodes of a `Quorum`, and `+hgetall`. A connect under exactly this user leaves denials of `info`,
 //! `config|get` and `hgetall` in `ACL LOG`, which are harmless. Without the permissions for sorted sets (`+zadd` to
 //! `+zrevrangebyscore`), the backend warns, and the waiters of several processes have no order.
 //!

@@ -101,5 +101,6 @@
 //! # What does not work
 //!
 //! - Fair, read-write, spin and multi locks, and semaphores have another format, or publish no message that this
-//!   crate receives. Use other names for them.
+//!   crate receives. Use other names for them. To an `RLock`, the
+//!   [shared locks and permits](super::shared#java-beside-it) of this crate are exclusive locks.
 //! - Java cannot take part in a [`Quorum`](crate::Quorum).

@@ -74,6 +74,7 @@
 //! cargo run --example orders  # a lock, a database and its fence; the example to copy
 //! cargo run --example tonic   # gRPC calls that lock by their metadata or message
 //! cargo run --example jobs    # a job at intervals, in one process at a time
+//! cargo run --example limits  # at most ten requests of each tenant at a time
 //! ```
 //!
 //! All keep their locks in memory, or in Redis with `-- --locks redis://127.0.0.1:6379`. Any number of `orders`
@@ -81,14 +82,17 @@
 //! and stops them at random for longer than their leases, and finds every update in the database. With `--features
 //! tracing`, `orders` also prints the events of its locks.
 //!
-//! `bank` keeps its accounts in its own memory. It prints a table such as this one, and then `curl` commands to
+//! `bank` keeps its accounts in its own memory. A statement reads all of them under shared locks, and is torn if
+//! they do not add up. The program prints a table such as this one, and then `curl` commands to
 //! try. With `-- --once` it ends after the table:
 //!
 //! ```text
-//! route                             requests   lost updates  busy        p50        p99
-//! POST /unlocked/transfers               320     589 of 640     0     4.8 ms     5.7 ms
-//! POST /accounts/{account}/deposit       320       0 of 320     0    17.9 ms   233.3 ms
-//! POST /transfers                        320       0 of 640     0    89.7 ms   236.1 ms
+//! route                             requests   lost or torn  busy        p50        p99
+//! POST /unlocked/transfers               320     595 of 640     0     5.5 ms     9.3 ms
+//! POST /accounts/{account}/deposit       320       0 of 320     0     8.0 ms   485.5 ms
+//! POST /transfers                        320       0 of 640     0   238.9 ms   489.4 ms
+//! GET /statement                         320       0 of 320     0   295.7 ms   478.8 ms
+//! GET /unlocked/statement                320      82 of 320     0    16.7 ms    45.0 ms
 //! ```
 //!
 //! # The tests of this crate

@@ -6,7 +6,7 @@ use std::fmt;
 #[cfg(feature = "test-util")]
 use std::hash::BuildHasherDefault;
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use smol_str::SmolStr;
 
@@ -14,6 +14,7 @@ use super::encode::{Reserved, are_hash_tags, cut, encode, unchanged};
 use super::invalid::InvalidKey;
 use super::path::canonical;
 use super::scratch;
+use crate::Owner;
 
 /// The name of one lock.
 ///
@@ -40,8 +41,21 @@ use super::scratch;
 /// ```
 #[derive(Clone)]
 pub struct LockKey {
-    /// Boxed: it is rare, and every lock that is held has its key twice.
-    repr: Result<Name, Box<InvalidKey>>,
+    /// What is rare takes no space, because every lock that is held has its key twice.
+    repr: Result<Name, Arc<Rare>>,
+}
+
+/// A key other than the name of a lock.
+enum Rare {
+    Invalid(InvalidKey),
+    Permit(Permit),
+}
+
+/// The key of the lane in which an owner acquires a permit of `of`. No caller sees it.
+struct Permit {
+    of: LockKey,
+    owner: Owner,
+    hash: u64,
 }
 
 #[derive(Clone)]
@@ -51,6 +65,12 @@ struct Name {
     /// Computed once: the lane table, the Redis connection and the shard all go by it.
     hash: u64,
 }
+
+/// The bits of a hash by which a table may be divided. They are those of the lock in the key of a permit, so that all
+/// lanes of one lock are in one part.
+const PART: u64 = 0xff << 24;
+
+static SEED: LazyLock<Keyed> = LazyLock::new(Keyed::default);
 
 #[cfg(not(feature = "test-util"))]
 type Keyed = RandomState;
@@ -168,7 +188,6 @@ impl LockKey {
 
     /// Returns the key of an encoded text of at most [`MAX_LEN`](Self::MAX_LEN) bytes.
     fn from_text(text: &str) -> Self {
-        static SEED: LazyLock<Keyed> = LazyLock::new(Keyed::default);
         let hash = SEED.hash_one(text);
         let text = text.into();
         Self {
@@ -178,8 +197,50 @@ impl LockKey {
 
     fn invalid(why: InvalidKey) -> Self {
         Self {
-            repr: Err(Box::new(why)),
+            repr: Err(Arc::new(Rare::Invalid(why))),
         }
+    }
+
+    /// Returns the key of the lane in which `owner` acquires a permit of this key. Permits of one key have one lane each,
+    /// because they do not exclude each other.
+    pub(crate) fn permit_of(&self, owner: Owner) -> Self {
+        let of = self.stored().clone();
+        // The id of a manager is random, and a simulation can be replayed.
+        let own = SEED.hash_one((of.hash_code(), owner.number()));
+        let hash = own & !PART | of.hash_code() & PART;
+        Self {
+            repr: Err(Arc::new(Rare::Permit(Permit { of, owner, hash }))),
+        }
+    }
+
+    /// Returns `true` for the key of a lane of a permit.
+    pub(crate) fn is_of_permit(&self) -> bool {
+        self.permit().is_some()
+    }
+
+    /// Returns `true` for the key of a lane of a permit of `lock`.
+    pub(crate) fn is_permit_of(&self, lock: &Self) -> bool {
+        self.permit().is_some_and(|permit| permit.of == *lock)
+    }
+
+    #[inline]
+    fn permit(&self) -> Option<&Permit> {
+        match &self.repr {
+            Ok(_) => None,
+            Err(rare) => rare.permit(),
+        }
+    }
+
+    /// Changes the key to the one that backends know.
+    pub(crate) fn make_stored(&mut self) {
+        if let Some(permit) = self.permit() {
+            *self = permit.of.clone();
+        }
+    }
+
+    /// Returns the key that backends and callers know: for the key of a permit, that of its lock.
+    pub(crate) fn stored(&self) -> &Self {
+        self.permit().map_or(self, |permit| &permit.of)
     }
 
     /// Returns the encoded name, which is empty for an invalid key. In Redis it follows the prefix.
@@ -189,7 +250,7 @@ impl LockKey {
     pub fn as_str(&self) -> &str {
         match &self.repr {
             Ok(name) => &name.text,
-            Err(_) => "",
+            Err(rare) => rare.as_str(),
         }
     }
 
@@ -198,10 +259,11 @@ impl LockKey {
     /// # Errors
     ///
     /// Returns [`InvalidKey`] if the key, or one of its parts, is empty, or the path of the key is invalid.
+    #[inline]
     pub fn validate(&self) -> Result<(), InvalidKey> {
         match &self.repr {
             Ok(_) => Ok(()),
-            Err(why) => Err(InvalidKey::clone(why)),
+            Err(rare) => rare.validate(),
         }
     }
 
@@ -209,7 +271,53 @@ impl LockKey {
     pub(crate) fn hash_code(&self) -> u64 {
         match &self.repr {
             Ok(name) => name.hash,
-            Err(_) => 0,
+            Err(rare) => rare.hash_code(),
+        }
+    }
+}
+
+/// None of these is inlined, so that the comparison before each of them is.
+impl Rare {
+    #[cold]
+    fn permit(&self) -> Option<&Permit> {
+        match self {
+            Self::Permit(permit) => Some(permit),
+            Self::Invalid(_) => None,
+        }
+    }
+
+    #[cold]
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Invalid(_) => "",
+            Self::Permit(permit) => permit.of.as_str(),
+        }
+    }
+
+    #[cold]
+    fn validate(&self) -> Result<(), InvalidKey> {
+        match self {
+            Self::Invalid(why) => Err(why.clone()),
+            Self::Permit(_) => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn hash_code(&self) -> u64 {
+        match self {
+            Self::Invalid(_) => 0,
+            Self::Permit(permit) => permit.hash,
+        }
+    }
+
+    #[cold]
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Invalid(this), Self::Invalid(that)) => this == that,
+            (Self::Permit(this), Self::Permit(that)) => {
+                this.owner == that.owner && this.of == that.of
+            }
+            _ => false,
         }
     }
 }
@@ -226,11 +334,12 @@ fn is_after_percent(rest: &str) -> bool {
 }
 
 impl PartialEq for LockKey {
-    #[inline]
+    // This function is not inlined: with a copy of it in each lookup, the compiler would inline no lookup.
+    #[inline(never)]
     fn eq(&self, other: &Self) -> bool {
         match (&self.repr, &other.repr) {
             (Ok(this), Ok(that)) => this.hash == that.hash && this.text == that.text,
-            (Err(this), Err(that)) => this == that,
+            (Err(this), Err(that)) => this.is(that),
             _ => false,
         }
     }
@@ -262,7 +371,10 @@ impl fmt::Debug for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.repr {
             Ok(name) => write!(f, "LockKey({})", name.text),
-            Err(why) => write!(f, "LockKey(invalid: {why})"),
+            Err(rare) => match &**rare {
+                Rare::Invalid(why) => write!(f, "LockKey(invalid: {why})"),
+                Rare::Permit(permit) => permit.of.fmt(f),
+            },
         }
     }
 }

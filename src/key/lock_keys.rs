@@ -4,6 +4,8 @@ use std::fmt;
 
 use super::invalid::{InvalidKey, MAX_KEYS};
 use super::lock_key::LockKey;
+use crate::Owner;
+use crate::mode::Mode;
 
 /// The keys of one acquire: sorted, without duplicates, acquired all or none.
 ///
@@ -18,9 +20,28 @@ use super::lock_key::LockKey;
 /// let keys = LockKeys::from([bob.clone(), alice.clone(), bob.clone()]);
 /// assert_eq!(keys.as_slice(), [alice, bob]);
 /// ```
+///
+/// Each key is locked exclusively, unless it was added by [`shared`](Self::shared):
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// use tower_lock::{LockKeys, LockManager};
+///
+/// let locks = LockManager::in_memory();
+/// let keys = LockKeys::new().shared("prices").exclusive("order:42");
+/// let guard = locks.acquire(keys).await?;
+/// assert!(locks.acquire("prices").shared().no_wait().await.is_ok());
+/// assert!(locks.acquire("order:42").shared().no_wait().await.is_err());
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockKeys {
     keys: Keys,
+    /// A bit for each of the first keys, in their order, which is set if the key is locked shared.
+    shared: u64,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -35,6 +56,84 @@ impl LockKeys {
     /// The most keys of one acquire.
     pub const MAX: usize = MAX_KEYS;
 
+    /// Creates an empty list, to which [`shared`](Self::shared) and [`exclusive`](Self::exclusive) add keys.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::of(Keys::Many(Vec::new()))
+    }
+
+    fn of(keys: Keys) -> Self {
+        Self { keys, shared: 0 }
+    }
+
+    /// Adds a key that is locked [shared](crate::Acquire::shared). A key that was added as exclusive stays so.
+    #[must_use]
+    pub fn shared(self, key: impl Into<LockKey>) -> Self {
+        self.with(key.into(), Mode::Shared)
+    }
+
+    /// Adds a key that is locked exclusively, also if it was added as shared.
+    #[must_use]
+    pub fn exclusive(self, key: impl Into<LockKey>) -> Self {
+        self.with(key.into(), Mode::Exclusive)
+    }
+
+    fn with(mut self, key: LockKey, mode: Mode) -> Self {
+        let mut keys = match self.keys {
+            Keys::One(key) => vec![key],
+            Keys::Many(keys) => keys,
+        };
+        match keys.binary_search(&key) {
+            Ok(at) if mode == Mode::Exclusive => self.shared &= !bit(at),
+            Ok(_) => {}
+            Err(at) => {
+                keys.insert(at, key);
+                let before = bit(at).wrapping_sub(1);
+                self.shared = self.shared & before | (self.shared & !before) << 1;
+                if mode == Mode::Shared {
+                    self.shared |= bit(at);
+                }
+            }
+        }
+        self.keys = Keys::of(keys);
+        self
+    }
+
+    /// Replaces each key by that of the lane in which `owner` acquires a permit of it.
+    #[inline(never)]
+    pub(crate) fn make_permits_of(&mut self, owner: Owner) {
+        let keys = match &mut self.keys {
+            Keys::One(key) => std::slice::from_mut(key),
+            Keys::Many(keys) => keys,
+        };
+        for key in keys {
+            *key = key.permit_of(owner);
+        }
+    }
+
+    /// Locks each key shared.
+    pub(crate) fn share(&mut self) {
+        self.shared = u64::MAX;
+    }
+
+    /// Returns how the key at this index is locked.
+    pub(crate) fn mode(&self, index: usize) -> Mode {
+        match self.any_shared() && self.shared & bit(index) != 0 {
+            true => Mode::Shared,
+            false => Mode::Exclusive,
+        }
+    }
+
+    /// Returns `true` if one of the keys is locked shared.
+    pub(crate) fn any_shared(&self) -> bool {
+        self.shared != 0
+    }
+
+    /// Returns `true` if each of the keys is locked shared.
+    pub(crate) fn all_shared(&self) -> bool {
+        (0..self.as_slice().len()).all(|at| self.mode(at) == Mode::Shared)
+    }
+
     /// Returns the keys in the order in which they are locked.
     #[must_use]
     pub fn as_slice(&self) -> &[LockKey] {
@@ -48,7 +147,8 @@ impl LockKeys {
     pub(crate) fn take(&mut self) -> Self {
         let none = Keys::Many(Vec::new());
         let keys = std::mem::replace(&mut self.keys, none);
-        Self { keys }
+        let shared = self.shared;
+        Self { keys, shared }
     }
 
     /// Checks that each key can be locked, and that their number is within bounds.
@@ -57,10 +157,13 @@ impl LockKeys {
     ///
     /// Returns the first [`InvalidKey`].
     pub fn validate(&self) -> Result<(), InvalidKey> {
-        match self.as_slice() {
-            [] => Err(InvalidKey::NoKeys),
-            keys if keys.len() > Self::MAX => Err(InvalidKey::TooMany { count: keys.len() }),
-            keys => keys.iter().try_for_each(LockKey::validate),
+        match &self.keys {
+            Keys::One(key) => key.validate(),
+            Keys::Many(keys) if keys.is_empty() => Err(InvalidKey::NoKeys),
+            Keys::Many(keys) if keys.len() > Self::MAX => {
+                Err(InvalidKey::TooMany { count: keys.len() })
+            }
+            Keys::Many(keys) => keys.iter().try_for_each(LockKey::validate),
         }
     }
 }
@@ -76,12 +179,31 @@ impl<K: Into<LockKey>> FromIterator<K> for LockKeys {
         let mut keys: Vec<LockKey> = keys.into_iter().map(Into::into).collect();
         keys.sort_unstable();
         keys.dedup();
-        let keys = match <[LockKey; 1]>::try_from(keys) {
-            Ok([key]) => Keys::One(key),
-            Err(keys) => Keys::Many(keys),
-        };
-        Self { keys }
+        Self::of(Keys::of(keys))
     }
+}
+
+impl Keys {
+    fn of(keys: Vec<LockKey>) -> Self {
+        match <[LockKey; 1]>::try_from(keys) {
+            Ok([key]) => Self::One(key),
+            Err(keys) => Self::Many(keys),
+        }
+    }
+}
+
+impl Default for LockKeys {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Returns the bit of a key, or none if there are too many.
+fn bit(index: usize) -> u64 {
+    u32::try_from(index)
+        .ok()
+        .and_then(|at| 1_u64.checked_shl(at))
+        .unwrap_or(0)
 }
 
 impl From<&LockKeys> for LockKeys {
@@ -106,7 +228,7 @@ macro_rules! one_key {
     ($($source:ty),*) => {$(
         impl From<$source> for LockKeys {
             fn from(key: $source) -> Self {
-                Self { keys: Keys::One(key.into()) }
+                Self::of(Keys::One(key.into()))
             }
         }
     )*};
@@ -127,6 +249,26 @@ mod tests {
             prop_assert!(keys.as_slice().windows(2).all(|pair| pair[0] < pair[1]));
             prop_assert!(names.iter().all(|name| keys.as_slice().contains(&LockKey::new(name))));
         }
+    }
+
+    #[test]
+    fn each_key_keeps_its_mode_in_every_order() {
+        let modes = |keys: &LockKeys| -> Vec<_> {
+            let all = keys.as_slice().iter().enumerate();
+            all.map(|(at, key)| (key.as_str().to_owned(), keys.mode(at)))
+                .collect()
+        };
+        let expected = [
+            ("a".to_owned(), Mode::Shared),
+            ("b".to_owned(), Mode::Exclusive),
+            ("c".to_owned(), Mode::Shared),
+        ];
+        let keys = LockKeys::new().shared("c").exclusive("b").shared("a");
+        assert_eq!(modes(&keys), expected);
+        let keys = LockKeys::new().shared("a").shared("b").shared("c");
+        assert_eq!(modes(&keys.exclusive("b").shared("b")), expected);
+        let many = (0..70).fold(LockKeys::new(), |keys, n| keys.shared(n.to_string()));
+        assert_eq!(many.validate(), Err(InvalidKey::TooMany { count: 70 }));
     }
 
     #[test]

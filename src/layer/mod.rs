@@ -39,7 +39,7 @@ pub use keys::{
     ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockTarget,
 };
 #[cfg(feature = "axum")]
-pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy};
+pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub use rejection::LockRejection;

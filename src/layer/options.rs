@@ -15,7 +15,7 @@ use super::prefer::PreferredWait;
 use super::rejection::LockRejection;
 use super::unlocked::Passing;
 use crate::lock::{valid_lease, valid_wait};
-use crate::{Acquire, AcquireFuture, ConfigError, LockKeys, LockManager, Owner};
+use crate::{Acquire, ConfigError, LockKeys, LockManager, Owner};
 
 /// The treatment of a request whose lock is lost while it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,6 +35,8 @@ pub(super) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + S
 
 type OnReject = dyn Fn(LockRejection) -> Response<BoxedBody> + Send + Sync;
 
+type LimitOf = dyn Fn(&Parts) -> u32 + Send + Sync;
+
 type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 
 #[derive(Clone)]
@@ -43,15 +45,35 @@ pub(crate) struct Options {
     pub(super) honors_preferred_wait: bool,
     pub(super) lease: Option<Duration>,
     pub(super) max_hold: Duration,
-    pub(super) writes_only: bool,
+    pub(super) reads: Reads,
+    /// The limit of permits, if requests get those in place of locks.
+    pub(super) permits: Option<Permits>,
     pub(super) skip: Option<Arc<Skip>>,
-    pub(super) busy_status: StatusCode,
+    /// `None` for the status of each kind.
+    pub(super) busy_status: Option<StatusCode>,
     pub(super) release_at_head: bool,
     pub(super) on_lost: OnLost,
     pub(super) passing: Passing,
     pub(super) on_reject: Option<Arc<OnReject>>,
     pub(super) name: Option<Arc<str>>,
     pub(super) server_timing: bool,
+}
+
+/// The most requests of one key at a time.
+#[derive(Clone)]
+pub(super) enum Permits {
+    Fixed(u32),
+    Of(Arc<LimitOf>),
+}
+
+/// How the requests with safe methods are locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// As all others.
+    Exclusive,
+    /// GET and HEAD share their locks, OPTIONS and TRACE need none.
+    Shared,
+    Unlocked,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,9 +91,10 @@ impl Default for Options {
             honors_preferred_wait: false,
             lease: None,
             max_hold: Duration::from_secs(5 * 60),
-            writes_only: false,
+            reads: Reads::Exclusive,
             skip: None,
-            busy_status: StatusCode::CONFLICT,
+            permits: None,
+            busy_status: None,
             release_at_head: false,
             on_lost: OnLost::Abort,
             passing: Passing::default(),
@@ -109,7 +132,7 @@ impl Options {
             status.is_client_error(),
             "invalid `status`: must be a client error (4xx), not {status}"
         );
-        self.busy_status = status;
+        self.busy_status = Some(status);
     }
 }
 
@@ -127,7 +150,24 @@ impl Options {
 
     /// Returns `true` if a request with this method needs no lock.
     pub(super) fn exempts(&self, method: &Method) -> bool {
-        self.writes_only && method.is_safe()
+        match self.reads {
+            Reads::Exclusive => false,
+            Reads::Unlocked => method.is_safe(),
+            Reads::Shared => *method == Method::OPTIONS || *method == Method::TRACE,
+        }
+    }
+
+    /// Returns the limit of permits for a request.
+    pub(super) fn limit(&self, request: &Parts) -> Option<u32> {
+        self.permits.as_ref().map(|permits| match permits {
+            Permits::Fixed(limit) => *limit,
+            Permits::Of(limit_of) => limit_of(request),
+        })
+    }
+
+    /// Returns `true` if a request with this method gets a shared lock.
+    pub(super) fn shares(&self, method: &Method) -> bool {
+        self.reads == Reads::Shared && method.is_safe()
     }
 
     /// Whether a request whose lock is lost is aborted.
@@ -167,14 +207,13 @@ impl Options {
         keys: LockKeys,
         owner: Owner,
         preferred: Option<Duration>,
-    ) -> AcquireFuture {
+    ) -> Acquire {
         let acquire = self.acquire_in_scope(locks, keys, owner);
-        let acquire = match preferred {
+        match preferred {
             _ if self.passing.observe_only => acquire.no_wait(),
             Some(wait) => acquire.wait(wait),
             None => acquire,
-        };
-        acquire.into_future()
+        }
     }
 
     /// The acquire of a `Locked`, which has no handler to run without its guard.
@@ -208,7 +247,7 @@ impl fmt::Debug for Options {
             .field("honors_preferred_wait", &self.honors_preferred_wait)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
-            .field("writes_only", &self.writes_only)
+            .field("reads", &self.reads)
             .field("busy_status", &self.busy_status)
             .field("server_timing", &self.server_timing)
             .field("release_at_head", &self.release_at_head)

@@ -44,6 +44,14 @@ impl Problem {
                 temporary: true,
                 grpc: GrpcStatus::Aborted,
             },
+            ErrorKind::Full => Self {
+                name: Some("permits-exhausted"),
+                status: StatusCode::TOO_MANY_REQUESTS,
+                title: "Permits exhausted",
+                detail: "too many requests work on this resource; this is temporary",
+                temporary: true,
+                grpc: GrpcStatus::ResourceExhausted,
+            },
             ErrorKind::TooManyWaiters => Self {
                 name: Some("too-many-waiters"),
                 status: StatusCode::TOO_MANY_REQUESTS,
@@ -155,6 +163,18 @@ impl Problem {
                 temporary: false,
                 grpc: GrpcStatus::Internal,
             },
+            ErrorKind::Upgrade => Self {
+                name: Some("lock-upgrade"),
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                title: "Lock upgrade",
+                detail: "the request holds the lock shared and asks for an exclusive one",
+                temporary: false,
+                grpc: GrpcStatus::Internal,
+            },
+            ErrorKind::Unsupported => Self {
+                detail: "the server asks for a kind of lock that its store does not have",
+                ..Self::of(ErrorKind::InvalidOption)
+            },
             ErrorKind::InvalidOption => Self {
                 name: Some("lock-option-invalid"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
@@ -176,6 +196,7 @@ mod tests {
         let page = include_str!("../guide/problems.rs");
         for kind in [
             ErrorKind::Busy,
+            ErrorKind::Full,
             ErrorKind::TooManyWaiters,
             ErrorKind::Overloaded,
             ErrorKind::Unavailable,
@@ -188,6 +209,8 @@ mod tests {
             ErrorKind::InvalidOption,
             ErrorKind::KeyConflict,
             ErrorKind::ReentrancyLimit,
+            ErrorKind::Upgrade,
+            ErrorKind::Unsupported,
         ] {
             let Problem { name, status, .. } = Problem::of(kind);
             let name = name.expect("a type of its own");

@@ -102,9 +102,9 @@ impl LockRejection {
         })
     }
 
-    /// Sets the status for a busy resource. Other kinds keep their own.
-    pub(super) fn busy_status(mut self, status: StatusCode) -> Self {
-        if self.kind() == ErrorKind::Busy {
+    /// Sets the status for a busy resource, or for one whose permits are held. Other kinds keep their own.
+    pub(super) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
+        if let (ErrorKind::Busy | ErrorKind::Full, Some(status)) = (self.kind(), status) {
             self.status = status;
         }
         self

@@ -102,13 +102,20 @@ pub(super) enum Plan {
 pub(super) struct Attempt {
     keys: LockKeys,
     owner: Owner,
+    shared: bool,
+    limit: Option<u32>,
     preferred_wait: Option<Duration>,
     pub(super) request_info: RequestInfo,
 }
 
 impl Attempt {
     pub(super) fn acquire(self, locks: &LockManager, options: &Options) -> AcquireFuture {
-        options.acquire(locks, self.keys, self.owner, self.preferred_wait)
+        let acquire = options.acquire(locks, self.keys, self.owner, self.preferred_wait);
+        match self.limit {
+            Some(limit) => acquire.permits(limit).into_future(),
+            None if self.shared => acquire.shared().into_future(),
+            None => acquire.into_future(),
+        }
     }
 }
 
@@ -143,6 +150,8 @@ impl Options {
         Plan::Acquire(Attempt {
             keys,
             owner: owner.unwrap_or_else(|| locks.new_owner()),
+            shared: self.shares(&request.method),
+            limit: self.limit(request),
             preferred_wait: preferred.map(|preferred| preferred.wait),
             request_info,
         })

@@ -4,6 +4,7 @@ mod future;
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ pub use future::AcquireFuture;
 /// [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured),
 /// [`ShuttingDown`](ErrorKind::ShuttingDown), [`InvalidKey`](ErrorKind::InvalidKey),
 /// [`InvalidOption`](ErrorKind::InvalidOption), [`KeyConflict`](ErrorKind::KeyConflict) or
-/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit). With several keys and a fixed
+/// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit). With [`shared`](Self::shared) and [`permits`](Self::permits), also
+/// [`Full`](ErrorKind::Full), [`Upgrade`](ErrorKind::Upgrade) or [`Unsupported`](ErrorKind::Unsupported). With several keys and a fixed
 /// [`lease`](Self::lease), returns [`Lost`](ErrorKind::Lost) if the lease of one key expires during
 /// the wait for another.
 ///
@@ -74,6 +76,9 @@ pub struct Acquire {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     name: Name,
+    /// The limit of permits, if the acquire asks for those in place of locks. `NonZeroU16::MAX` stands for 0 and for
+    /// all larger limits, which are as invalid.
+    permits: Option<NonZeroU16>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -102,6 +107,7 @@ impl Acquire {
             max_hold: None,
             owner: None,
             name: Name::NONE,
+            permits: None,
         }
     }
 
@@ -115,7 +121,8 @@ impl Acquire {
         self
     }
 
-    /// Makes one attempt, or none if another owner in this process holds the lock or waits for it.
+    /// Makes one attempt, or none if an owner in this process that excludes it holds the lock or is ahead. An acquire of a
+    /// permit always makes one.
     ///
     /// Ends within one response timeout of the backend (Redis: 500 ms by default), also for several keys: their
     /// attempts share that time.
@@ -149,6 +156,41 @@ impl Acquire {
     /// effect once the outer guards have been released, and then counts from its own grant.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Asks for a shared lock on each key: other owners can share it, and none can hold it exclusively. Defaults to an
+    /// exclusive lock.
+    ///
+    /// Owners of this process that join a shared lock cost no round trip. While an exclusive acquire waits, no further
+    /// owner joins, so readers delay a writer only until they release.
+    ///
+    /// An owner that holds the lock exclusively gets one more exclusive hold. An owner that holds it shared and asks
+    /// for an exclusive lock is rejected with [`Upgrade`](ErrorKind::Upgrade). A backend that has no shared locks
+    /// rejects the acquire with [`Unsupported`](ErrorKind::Unsupported).
+    pub fn shared(mut self) -> Self {
+        self.keys.share();
+        self
+    }
+
+    /// Asks for a permit of each key, of which at most `limit` owners hold one at a time. Replaces [`shared`](Self::shared).
+    ///
+    /// The limit is from 1 to 10,000: otherwise the acquire returns [`InvalidOption`](ErrorKind::InvalidOption).
+    ///
+    /// An acquire is granted while fewer than its own limit hold a permit. The limit is no state of the key, so
+    /// processes of two versions may have two limits: the smaller limit waits longer. An exclusive acquire waits for
+    /// all permits. Permits are granted in the order of the queue, also in one process. A shared lock and a permit of one
+    /// key are a [`KeyConflict`](ErrorKind::KeyConflict).
+    ///
+    /// An owner that has a permit gets one more hold of it, and an owner that holds the lock exclusively gets one more
+    /// exclusive hold. An owner that has a permit and asks for an exclusive lock is rejected with
+    /// [`Upgrade`](ErrorKind::Upgrade). After its wait, the acquire fails with [`Full`](ErrorKind::Full). A backend that
+    /// has no permits rejects it with [`Unsupported`](ErrorKind::Unsupported).
+    ///
+    /// The tokens of permits do not fence their holders from each other.
+    pub fn permits(mut self, limit: u32) -> Self {
+        let limit = u16::try_from(limit).ok().and_then(NonZeroU16::new);
+        self.permits = limit.or(Some(NonZeroU16::MAX));
         self
     }
 
@@ -223,6 +265,7 @@ impl fmt::Debug for Acquire {
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
             .field("owner", &self.owner)
+            .field("permits", &self.permits)
             .finish_non_exhaustive()
     }
 }

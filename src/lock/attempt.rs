@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use super::claim::{Claim, QueuePosition, Terms};
 use super::clock::{Moment, Span};
 use super::given::Given;
+use super::place::PLACE;
 use super::seats::Seat;
-use super::yielded::PLACE;
 use crate::Error;
 use crate::backend::{Acquired, BackendError, BoxFuture, Contended, LATE, LeaseId};
 

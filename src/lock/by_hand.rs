@@ -10,6 +10,7 @@ use super::clock::{Moment, Span};
 use super::grant::Grant;
 use super::held::Held;
 use super::lost::Grants;
+use crate::backend::Mode;
 use crate::observe::{Name, RequestSpan, Via};
 use crate::task::RuntimeId;
 use crate::{FencingToken, LockKeys, Owner};
@@ -31,6 +32,8 @@ impl Held {
             terms: Terms {
                 ttl: Span::FOREVER,
                 renewed: false,
+                mode: Mode::Exclusive,
+                limit: None,
                 max_hold: Span::FOREVER,
             },
             deadline: Deadline::Endless,

@@ -1,9 +1,10 @@
 //! The request of one acquire to a lane.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use super::clock::{Moment, Span};
 use crate::Owner;
+use crate::backend::Mode;
 use crate::observe::{Name, RequestSpan};
 use crate::task::RuntimeId;
 
@@ -46,6 +47,9 @@ pub(super) struct Terms {
     pub(super) ttl: Span,
     /// Whether the watchdog renews the lease while the lock is held.
     pub(super) renewed: bool,
+    pub(super) mode: Mode,
+    /// The most permits of the key, if the mode is [`Mode::Permit`].
+    pub(super) limit: Option<NonZeroU16>,
     /// The longest hold, after which the lock is lost despite renewals.
     pub(super) max_hold: Span,
 }

@@ -30,7 +30,9 @@ pub(super) fn send(
     terms: Terms,
     now: Moment,
 ) -> Attempt {
-    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get())
+        .with_mode(terms.mode)
+        .with_limit(terms.limit);
     Attempt {
         lease,
         terms,
@@ -49,7 +51,9 @@ pub(super) fn contend(
     listens: bool,
     now: Moment,
 ) -> Attempt {
-    let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens);
+    let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens)
+        .with_mode(terms.mode)
+        .with_limit(terms.limit);
     Attempt {
         lease,
         terms,
@@ -68,7 +72,9 @@ pub(super) fn attempt_now(
     now: Moment,
 ) -> Option<Replied> {
     let immediate = engine.backend.immediate()?;
-    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get());
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get())
+        .with_mode(terms.mode)
+        .with_limit(terms.limit);
     Some(Replied {
         lease,
         terms,
@@ -104,9 +110,9 @@ pub(super) fn judge(engine: &Engine, replied: Replied) -> (Outcome, Option<(Leas
             let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
             let outcome = match error.kind() {
                 BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
-                BackendErrorKind::Misconfigured | BackendErrorKind::Conflict => {
-                    Outcome::Never(error.into())
-                }
+                BackendErrorKind::Misconfigured
+                | BackendErrorKind::Conflict
+                | BackendErrorKind::Unsupported => Outcome::Never(error.into()),
             };
             (outcome, unresolved)
         }

@@ -15,9 +15,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pause::FIRST_BACKOFF;
+use pause::{FIRST_BACKOFF, REFRESH};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::attempt::{Attempt, Replied, unanswered};
+use super::claim::Terms;
 use super::clock::{Moment, Span};
 use super::command::{Outcome, contend, judge};
 use super::effect::Wakeup;
@@ -25,9 +27,10 @@ use super::engine::Engine;
 use super::home::Home;
 use super::lane::{Place, Refused, Seen};
 use super::lease::LeaseNumber;
+use super::place::{PLACE, QueuePlace};
 use super::promise::Promise;
 use super::timeout::by;
-use super::yielded::{PLACE, Yielded};
+use super::yielded::Yielded;
 use crate::backend::{BackendError, Contended, Hints};
 use crate::jitter::jittered;
 use crate::observe::WokenBy;
@@ -65,6 +68,8 @@ pub(super) struct AcquireLoop {
     holder_expires: Option<Moment>,
     /// What ended the last pause.
     woken_by: Option<WokenBy>,
+    /// The turn in the line of the waiters for permits.
+    turn: Option<OwnedSemaphorePermit>,
     over: bool,
 }
 
@@ -91,6 +96,7 @@ impl AcquireLoop {
             backoff: FIRST_BACKOFF,
             holder_expires: None,
             woken_by: None,
+            turn: None,
             over: false,
         }
     }
@@ -114,8 +120,9 @@ impl AcquireLoop {
     /// Attempts, subscribes, attempts again, then waits. The second attempt, caused by the first hint of
     /// the new subscription, detects a release between the first attempt and the subscription.
     ///
-    /// If the backend has a queue, that attempt enters it as a listener. If this process has just transferred
-    /// the key, the first attempt would fail, so the subscription comes first.
+    /// If the backend has a queue, that attempt enters it as a listener. If this process has just transferred the key, the
+    /// subscription comes first. A place that the release entered needs no attempt before its refresh a second later, if
+    /// the subscription has lingered and the message of a transfer is a grant.
     async fn run(mut self, yielded: Yielded) {
         self.contend(yielded).await;
         self.over = true;
@@ -128,9 +135,18 @@ impl AcquireLoop {
             Yielded::To(watchers) => watchers.get().saturating_add(1),
             Yielded::ToUnknown => 2,
         };
-        if yielded != Yielded::ToNobody {
-            let soon = Moment::now() + jittered(POLITE);
-            if !self.pause(soon, false).await {
+        let is_in_line = self.key.is_of_permit() && self.in_flight.is_none();
+        if is_in_line && !self.take_turn().await {
+            return;
+        }
+        // During a pause, the subscription takes effect. The first attempt then enters the queue as a listener.
+        let listens_soon = is_in_line && !self.listens;
+        if yielded != Yielded::ToNobody || listens_soon {
+            let first = match self.take_over_place(yielded.promise()) {
+                true => REFRESH,
+                false => POLITE,
+            };
+            if !self.pause(Moment::now() + jittered(first), false).await {
                 return;
             }
         }
@@ -139,11 +155,15 @@ impl AcquireLoop {
                 return;
             };
             let (sent, replied) = replied;
-            let now = replied.now;
+            let (now, mode) = (replied.now, replied.terms.mode);
             let place = self.place_after(sent, &replied);
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
                 (self.engine).resolve(&self.key, lease, unanswered(ttl), self.home);
+            }
+            if matches!(outcome, Outcome::Granted(_)) {
+                // A transfer that arrives before this task ends is for the next one.
+                self.hints = None;
             }
             let Self {
                 engine,
@@ -163,7 +183,7 @@ impl AcquireLoop {
                 }
                 Outcome::Never(error) => {
                     return engine.event(key, |lane, effects| {
-                        lane.refused_for_good(wakeup, &error, effects);
+                        lane.refused_for_good(wakeup, mode, &error, *home, now, effects);
                     });
                 }
                 Outcome::NotYet(seen) => {
@@ -190,6 +210,23 @@ impl AcquireLoop {
         }
     }
 
+    /// Takes over a place that a release entered. Returns `true` if the place needs no attempt before its refresh: the
+    /// subscription is in effect, and the message of a transfer is a grant.
+    ///
+    /// A subscription that lingered since the release has its first hint at once, and the transfer, if it came already.
+    /// After a subscription that has not lingered, the first hint causes an attempt.
+    fn take_over_place(&mut self, promise: Option<Promise>) -> bool {
+        let Some(promise) = promise else {
+            return false;
+        };
+        self.promise = Some(promise);
+        self.queued = Some(promise.queued());
+        let place = self.engine.lease_id(promise.lease());
+        let hints = self.hints.insert(self.engine.watch(&self.key, Some(place)));
+        self.listens = hints.take_release();
+        self.listens
+    }
+
     /// Returns the place in the queue of the backend after the attempt with the number `sent`.
     fn place_after(&mut self, sent: LeaseNumber, replied: &Replied) -> Place {
         let lease = LeaseNumber::of(replied.lease);
@@ -204,7 +241,8 @@ impl AcquireLoop {
                 let before = self.poll_after.filter(|(it, _)| Some(*it) == *poll_after);
                 let first = || poll_after.map(|it| (it, replied.now));
                 self.poll_after = before.or_else(first);
-                Place::In(lease)
+                let Terms { mode, limit, .. } = replied.terms;
+                Place::In(QueuePlace { lease, mode, limit })
             }
             Err(error) if !error.may_have_taken_effect() => Place::Unchanged,
             outcome => {
@@ -229,13 +267,16 @@ impl AcquireLoop {
         let (sent, mut attempt) = match self.in_flight.take() {
             Some(attempt) => (LeaseNumber::of(attempt.lease), attempt),
             None => {
-                let sent = LeaseNumber::of(self.engine.new_lease_id());
+                let sent = LeaseNumber::of(self.engine.new_lease_id(&self.key));
                 let now = Moment::now();
                 let due = self.engine.stuck_at(now);
                 let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
                     lane.begin_attempt(&self.wakeup, sent, now, due, effects)
                 })?;
                 let lease = self.engine.lease_id(lease);
+                if let Some(hints) = self.hints.as_mut().filter(|_| self.key.is_of_permit()) {
+                    hints.receive_only(lease);
+                }
                 let (engine, key, listens) = (&self.engine, &self.key, self.listens);
                 (
                     sent,

@@ -12,7 +12,8 @@ use super::few::Few;
 use super::given::Given;
 use super::grant::Grant;
 use super::lease::LeaseNumber;
-use super::yielded::{PLACE, Yielded};
+use super::place::PLACE;
+use super::yielded::Yielded;
 use crate::Error;
 use crate::task::RuntimeId;
 

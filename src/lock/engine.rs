@@ -10,12 +10,13 @@ use uuid::Uuid;
 
 use super::clock::{Moment, Span};
 use super::home::{Home, Homes};
-use super::lease::LeaseNumber;
+use super::lease::{LeaseNumber, PERMIT};
 use super::options::Options;
 use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
 use crate::backend::{ErasedBackend, Hints, LeaseId};
+use crate::key::KeyMap;
 use crate::observe::{RenewalOutage, Tally};
 use crate::task::{Runtime, RuntimeId};
 use crate::{Error, ErrorKind, LockKey, Owner};
@@ -36,6 +37,8 @@ pub(super) struct Engine {
     pub(super) homes: Homes,
     seats: Seats,
     closing: AtomicBool,
+    /// Whether a caller has asked for a permit.
+    has_permits: AtomicBool,
     /// Notified when `closing` is set.
     #[cfg(feature = "dashboard")]
     closed: Arc<tokio::sync::Notify>,
@@ -67,6 +70,7 @@ impl Engine {
             response_timeout,
             homes: Homes::new(runtime),
             closing: AtomicBool::new(false),
+            has_permits: AtomicBool::new(false),
             #[cfg(feature = "dashboard")]
             closed: Arc::default(),
             #[cfg(feature = "dashboard")]
@@ -91,23 +95,57 @@ impl Engine {
     }
 
     pub(super) fn new_owner(&self) -> Owner {
-        let Some(number) = NonZeroU64::new(self.next_number()) else {
+        self.owner(self.next_number())
+    }
+
+    /// Returns the owner with this number, which [`next_number`](Self::next_number) has returned.
+    pub(super) fn owner(&self, number: u64) -> Owner {
+        let Some(number) = NonZeroU64::new(number) else {
             unreachable!("BUG: numbers begin at 1");
         };
         Owner::new(self.id, number)
     }
 
-    /// Subscribes this manager to a key.
-    pub(super) fn watch(&self, key: &LockKey) -> Hints {
-        self.backend.watch(key, self.id)
+    /// Subscribes this manager to a key. Of the transfers before, receives only that to the lease `place`.
+    pub(super) fn watch(&self, key: &LockKey, place: Option<LeaseId>) -> Hints {
+        let mut hints = self.backend.watch(key, self.id);
+        hints.drop_transfer_unless(place);
+        // The permits of the key have lanes of their own.
+        hints.receiving(|lease| !LeaseNumber::of(lease).is_of_permit())
     }
 
-    pub(super) fn new_lease_id(&self) -> LeaseId {
-        LeaseId::new(self.id, self.next_number())
+    /// Returns the id of a new lease of `key`.
+    pub(super) fn new_lease_id(&self, key: &LockKey) -> LeaseId {
+        let mut number = self.next_number();
+        if key.is_of_permit() {
+            number |= PERMIT;
+        }
+        LeaseId::new(self.id, number)
     }
 
     pub(super) fn lease_id(&self, number: LeaseNumber) -> LeaseId {
         LeaseId::new(self.id, number.get())
+    }
+
+    /// Returns `true` if an owner may hold a permit.
+    pub(super) fn has_permits(&self) -> bool {
+        self.has_permits.load(Ordering::Relaxed)
+    }
+
+    /// Records that an owner asks for a permit.
+    pub(super) fn offers_permits(&self) {
+        self.has_permits.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the lanes of the permits of `key`, each with its lease.
+    pub(super) fn permits_of(&self, key: &LockKey) -> KeyMap<Option<LeaseNumber>> {
+        let permits = KeyMap::default();
+        if !self.has_permits() {
+            return permits;
+        }
+        self.lanes.fold_permits(key, permits, |permits, key, lane| {
+            permits.insert(key.clone(), lane.lease_number());
+        })
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -139,6 +177,33 @@ impl Engine {
     pub(super) fn seat(&self) -> Result<Seat, Error> {
         let seat = self.seats.take();
         seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
+    }
+
+    /// Reserves a place among the waiters of the manager, and those for permits of the key if it is for one.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Overloaded`](ErrorKind::Overloaded), or [`TooManyWaiters`](ErrorKind::TooManyWaiters) if `limit`
+    /// places for permits are reserved.
+    #[inline]
+    pub(super) fn seat_in_queue(&self, key: &LockKey, limit: usize) -> Result<Seat, Error> {
+        let seat = self.queue_seat(self.seat()?, key, limit);
+        seat.ok_or_else(|| Error::new(ErrorKind::TooManyWaiters))
+    }
+
+    /// Adds a place among the waiters for permits of the key, if the acquire with `seat` begins to wait for one. The
+    /// lane of any other acquire counts its waiters. Returns `None` if `limit` places are reserved.
+    #[inline(always)]
+    pub(super) fn queue_seat(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
+        match key.is_of_permit() {
+            true => self.seats.take_permit(seat, key, limit),
+            false => Some(seat),
+        }
+    }
+
+    /// Returns how many acquires of this process wait for a permit of `key`.
+    pub(super) fn permit_waiters(&self, key: &LockKey) -> usize {
+        self.seats.permit_waiters(key)
     }
 
     /// Returns the runtime with this id, or another one if it has ended.

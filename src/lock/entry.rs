@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -17,7 +18,9 @@ use super::grant::Grant;
 use super::guard::Hold;
 use super::lane::{Entered, Lane, Seen, Waiter};
 use super::lease::LeaseNumber;
+use super::line::LONGEST;
 use super::yielded::Yielded;
+use crate::backend::Mode;
 use crate::{Error, ErrorKind, LockKey};
 
 /// The result of one step of an acquire, which proceeds as far as possible without waiting.
@@ -56,6 +59,12 @@ enum Start {
 
 /// Enters the lane or joins its queue. All steps without waiting share one reading of the clock, `now`.
 pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Moment) -> Step {
+    if !claim.is_owner_fresh
+        && engine.has_permits()
+        && let Some(outcome) = enter_other_mode(engine, key, claim, now)
+    {
+        return Step::Done(outcome);
+    }
     let start = engine.event(key, move |lane, effects| {
         start(engine, lane, key, claim, now, effects)
     });
@@ -63,10 +72,10 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         Start::Granted(grant) => Step::Done(Ok(hold(engine, claim, grant))),
         Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
         Start::Queued(queued) => Step::Slow(Stage::Queued(queued)),
-        Start::Rejected(error) => Step::Done(Err(error)),
+        Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
         Start::Send(inline) => match engine.seat() {
             Ok(seat) => {
-                let attempt = send(engine, key, engine.new_lease_id(), claim.terms, now);
+                let attempt = send(engine, key, engine.new_lease_id(key), claim.terms, now);
                 *inline.state() = Inline::InFlight(InFlight {
                     attempt,
                     claim: *claim,
@@ -80,6 +89,70 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
                 Step::Done(Err(overloaded))
             }
         },
+    }
+}
+
+/// Returns `true` for a permit without a first attempt: behind others of this process, it would fail. An acquire makes
+/// one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
+#[inline(never)]
+fn is_behind(engine: &Engine, key: &LockKey, claim: &Claim, now: Moment) -> bool {
+    claim.deadline.outlasts(now + 2 * LONGEST) && engine.permit_waiters(key) > 0
+}
+
+/// Returns the error of a rejected acquire. A permit is free when the first lease ends, or when a holder releases it: each
+/// is assumed to hold it for a second, and the waiters of this process are first.
+pub(super) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Error) -> Error {
+    let Some(limit) = claim.terms.limit else {
+        return error;
+    };
+    let kind = match error.kind() {
+        ErrorKind::Busy => ErrorKind::Full,
+        ErrorKind::TooManyWaiters => ErrorKind::TooManyWaiters,
+        _ => return error,
+    };
+    let waiters = u32::try_from(engine.permit_waiters(key)).unwrap_or(u32::MAX);
+    let turn = A_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
+    let turn = error.lease_left().map_or(turn, |left| left.min(turn));
+    error.into_kind(kind).with_retry_after(turn)
+}
+
+/// The assumed time for which a permit is held.
+const A_HOLD: Duration = Duration::from_secs(1);
+
+/// Enters an acquire whose owner holds the key in another mode, in another lane: a permit besides a lock, or a lock
+/// besides a permit. Returns `None` if it does not. Two acquires of one owner at the same time may both find nothing.
+#[cold]
+fn enter_other_mode(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+) -> Option<Result<Hold, Error>> {
+    let owner = claim.owner;
+    if claim.terms.mode != Mode::Permit {
+        let has_permit = engine.event(&key.permit_of(owner), |lane, _| lane.is_held_by(owner, now));
+        let kind = match claim.terms.mode {
+            Mode::Shared => ErrorKind::KeyConflict,
+            _ => ErrorKind::Upgrade,
+        };
+        return has_permit.then(|| Err(Error::new(kind)));
+    }
+    let lock = key.stored();
+    let entered = engine.event(lock, |lane, _| {
+        if !lane.is_held_by(owner, now) {
+            return None;
+        }
+        match lane.mode() {
+            Mode::Exclusive => lane.enter_held(lock, claim, now),
+            _ => Some(Entered::Rejected(Error::new(ErrorKind::KeyConflict))),
+        }
+    });
+    match entered? {
+        Entered::Nested(grant) => Some(Ok(nested(engine, claim, grant))),
+        Entered::Rejected(error) => Some(Err(error)),
+        Entered::Granted(_) | Entered::Idle | Entered::Occupied => {
+            unreachable!("BUG: the owner holds the lock")
+        }
     }
 }
 
@@ -122,8 +195,12 @@ fn start(
     match admit(engine, lane, key, claim, now, effects) {
         Entered::Granted(grant) => Start::Granted(grant),
         Entered::Nested(grant) => Start::Nested(grant),
+        Entered::Idle if claim.terms.mode == Mode::Permit && is_behind(engine, key, claim, now) => {
+            let seen = Seen::Busy(now + A_HOLD);
+            queue(engine, lane, key, claim, seen, now, effects)
+        }
         Entered::Idle => attempt(engine, lane, key, claim, now, effects),
-        Entered::Occupied => queue(engine, lane, claim, Seen::Nothing, now, effects),
+        Entered::Occupied => queue(engine, lane, key, claim, Seen::Nothing, now, effects),
         Entered::Rejected(error) => Start::Rejected(error),
     }
 }
@@ -137,7 +214,7 @@ fn attempt(
     now: Moment,
     effects: &mut Effects,
 ) -> Start {
-    let lease = engine.new_lease_id();
+    let lease = engine.new_lease_id(key);
     // A backend in this process replies under the mutex of the lane, so no other event intervenes.
     let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
         let inline = Arc::<InlineAttempt>::default();
@@ -156,7 +233,7 @@ fn attempt(
         Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
             Start::Rejected(seen.error(now))
         }
-        Outcome::NotYet(seen) => queue(engine, lane, claim, seen, now, effects),
+        Outcome::NotYet(seen) => queue(engine, lane, key, claim, seen, now, effects),
         Outcome::Never(error) => Start::Rejected(error),
     }
 }
@@ -165,17 +242,19 @@ fn attempt(
 fn queue(
     engine: &Engine,
     lane: &mut Lane,
+    key: &LockKey,
     claim: &Claim,
     seen: Seen,
     now: Moment,
     effects: &mut Effects,
 ) -> Start {
+    let limit = engine.options.max_waiters_per_key;
     // If both bounds are reached, this error is more precise.
-    if lane.seats_taken() >= engine.options.max_waiters_per_key {
+    if lane.seats_taken() >= limit {
         let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
         return Start::Rejected(error);
     }
-    match engine.seat() {
+    match engine.seat_in_queue(key, limit) {
         Ok(seat) => {
             let (reply, answer) = oneshot::channel();
             let waiter = Waiter {
@@ -201,9 +280,7 @@ fn admit(
     effects: &mut Effects,
 ) -> Entered {
     // During a shutdown, an owner may re-enter its lock to finish its work.
-    let holds =
-        || (lane.holder()).is_some_and(|held| held.owner() == claim.owner && held.is_held(now));
-    if engine.is_closing() && !holds() {
+    if engine.is_closing() && !lane.is_held_by(claim.owner, now) {
         return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
     }
     lane.enter(key, claim, now, effects)

@@ -1,6 +1,7 @@
 //! A list that is mostly empty.
 
 use std::iter::Chain;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::{mem, option, slice, vec};
 
@@ -18,9 +19,20 @@ impl<T> Few<T> {
         matches!(self, Self::Empty)
     }
 
+    /// Most lists get one item, so only that case is inline.
+    #[inline]
     pub(super) fn push(&mut self, item: T) {
+        if self.is_empty() {
+            // An empty list needs no drop.
+            let _empty = ManuallyDrop::new(mem::replace(self, Self::One(item)));
+        } else {
+            self.push_further(item);
+        }
+    }
+
+    #[cold]
+    fn push_further(&mut self, item: T) {
         match self {
-            // The usual case moves no list.
             Self::Empty => *self = Self::One(item),
             Self::Several(items) => items.push(item),
             Self::One(_) => {

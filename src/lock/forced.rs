@@ -11,7 +11,7 @@ use super::manager::{LockManager, valid};
 use super::timeout::by;
 use crate::backend::ForceReleased;
 use crate::observe::Forced;
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, ErrorKind, LockKey, Owner};
 
 impl LockManager {
     /// Releases the lock of this owner, and of no other. Returns `true` if the owner held the key.
@@ -54,9 +54,9 @@ impl LockManager {
         let key = valid(key)?;
         let engine = self.engine();
         engine.require_runtime()?;
-        let outcome = match self.is_own(owner) {
-            true => force_here(engine, &key, owner).await,
-            false => {
+        let outcome = match self.own(owner) {
+            Some(owner) => force_here(engine, &key, owner).await,
+            None => {
                 let backend = Arc::clone(&engine.backend);
                 let command = backend.force_release_held_by(key, owner.to_owned());
                 let outcome = engine.homes.entered(command).await;
@@ -71,10 +71,11 @@ impl LockManager {
         Ok(outcome? == ForceReleased::Released)
     }
 
-    /// Returns `true` if this manager has made the owner or the lease with this text.
-    pub(crate) fn is_own(&self, owner: &str) -> bool {
-        let manager = owner.split_once(':').map_or("", |(manager, _)| manager);
-        manager == self.engine().id.to_string()
+    /// Returns the owner with this text if this manager has made it, or the lease with this text.
+    pub(crate) fn own(&self, owner: &str) -> Option<Owner> {
+        let (_, number) = owner.split_once(':')?;
+        let own = Owner::new(self.engine().id, number.parse().ok()?);
+        (own.to_string() == owner).then_some(own)
     }
 }
 
@@ -82,12 +83,18 @@ impl LockManager {
 async fn force_here(
     engine: &Arc<Engine>,
     key: &LockKey,
-    owner: &str,
+    owner: Owner,
 ) -> Result<ForceReleased, Error> {
     let (home, now) = (engine.release_home(), Moment::now());
     let (reply, reported) = oneshot::channel();
-    let report = Box::new(Report { reply, home });
-    let until = engine.event(key, |lane, effects| lane.force(owner, report, now, effects));
+    let permit = engine.has_permits().then(|| key.permit_of(owner));
+    let mut report = Some(Box::new(Report { reply, home }));
+    let mut lanes = std::iter::once(key).chain(&permit);
+    let until = lanes.find_map(|key| {
+        engine.event(key, |lane, effects| {
+            lane.force(owner, &mut report, now, effects)
+        })
+    });
     let Some(until) = until else {
         return Ok(ForceReleased::NotHeld);
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::clock::Moment;
 use super::engine::Engine;
+use crate::backend::Mode;
 use crate::observe::{Gauges, Name, Tally};
 use crate::task::every;
 
@@ -80,7 +81,7 @@ impl Engine {
         self.forget_expired();
         let now = Moment::now();
         let gauges = Gauges {
-            held: [0; Name::COUNT],
+            held: [[0; Mode::COUNT]; Name::COUNT],
             waiting: [0; Name::COUNT],
             waiting_limit: self.options.max_waiters,
             unreleased: self.unresolved(),
@@ -90,8 +91,9 @@ impl Engine {
         };
         self.lanes.fold(gauges, |gauges, _, lane| {
             gauges.unreleased += usize::from(lane.is_returning());
-            if let Some(grant) = lane.holder() {
-                gauges.held[grant.name().number()] += 1;
+            let mode = lane.mode() as usize;
+            for grant in lane.holders() {
+                gauges.held[grant.name().number()][mode] += 1;
                 gauges.oldest_hold = gauges.oldest_hold.max(now.since(grant.granted_at()));
             }
             for claim in lane.claims() {

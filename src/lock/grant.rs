@@ -1,6 +1,6 @@
 //! One fresh grant of one key: its token, its deadlines and its loss.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::claim::{Claim, HoldId};
 use super::clock::{AtomicMoment, Moment, Span};
 use super::ending::Ending;
+use crate::backend::Mode;
 use crate::observe::{LostReason, Name, RequestSpan, Via};
 use crate::{FencingToken, LockKey, Owner};
 
@@ -21,10 +22,13 @@ pub(super) struct Grant {
     owner: Owner,
     /// The hold of the acquire that the grant was made for.
     first_hold: HoldId,
-    token: FencingToken,
+    token: AtomicI64,
     granted_at: Moment,
     waited: Span,
     via: Via,
+    mode: Mode,
+    /// Whether the owner made its exclusive lock a shared one.
+    is_downgraded: AtomicBool,
     name: Name,
     /// The span of the acquire of the first hold.
     span: RequestSpan,
@@ -75,10 +79,12 @@ impl Grant {
             key,
             owner: claim.owner,
             first_hold: claim.hold,
-            token,
+            token: AtomicI64::new(token.get()),
             granted_at: now,
             waited: now.span_since(claim.since),
             via,
+            mode: claim.terms.mode,
+            is_downgraded: AtomicBool::new(false),
             name: claim.name,
             span: claim.span,
             lease_until: AtomicMoment::new(lease_until),
@@ -103,7 +109,7 @@ impl Grant {
     }
 
     pub(super) fn token(&self) -> FencingToken {
-        self.token
+        FencingToken::of(self.token.load(Ordering::Acquire))
     }
 
     pub(super) fn granted_at(&self) -> Moment {
@@ -112,6 +118,20 @@ impl Grant {
 
     pub(super) fn span(&self) -> RequestSpan {
         self.span
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        match self.is_downgraded.load(Ordering::Acquire) {
+            true => Mode::Shared,
+            false => self.mode,
+        }
+    }
+
+    /// The grant is shared from now on, under this token. Called under the mutex of the lane.
+    pub(super) fn downgrade(&self, token: FencingToken) {
+        // A caller that observes the mode also observes the token.
+        self.token.store(token.get(), Ordering::Release);
+        self.is_downgraded.store(true, Ordering::Release);
     }
 
     /// Returns how long the acquire of the first hold waited.

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::claim::{Claim, HoldId, QueuePosition};
 use super::clock::{Moment, Span};
+use super::downgrade::Downgrade;
 use super::effect::Report;
 use super::engine::Engine;
 use super::grant::Grant;
@@ -33,7 +34,15 @@ pub(super) struct Hold {
     id: HoldId,
     held: Held,
     /// Boxed because it is rare and every guard has a place for it.
-    heir: Option<Box<Arc<dyn Heir>>>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few holds have.
+#[derive(Default)]
+struct Rare {
+    heir: Option<Arc<dyn Heir>>,
+    /// A downgrade whose result the caller has not received.
+    downgrade: Option<Downgrade>,
 }
 
 impl Hold {
@@ -48,7 +57,7 @@ impl Hold {
                 queue_position: None,
                 via,
             },
-            heir: None,
+            rare: None,
         }
     }
 
@@ -72,7 +81,7 @@ impl Hold {
                 queue_position: None,
                 via,
             },
-            heir: None,
+            rare: None,
         }
     }
 
@@ -82,6 +91,22 @@ impl Hold {
 
     pub(super) fn is_held(&self, now: Moment) -> bool {
         self.held.grants.are_held(now)
+    }
+
+    async fn downgrade(&mut self) -> Result<(), Error> {
+        let begun = &mut self.rare.get_or_insert_default().downgrade;
+        let downgrade = match &mut *begun {
+            Some(downgrade) => downgrade,
+            none => {
+                let Some(engine) = &self.engine else {
+                    unreachable!("BUG: a guard has a hold");
+                };
+                none.insert(engine.downgrade(self.held.grants.as_slice(), self.id)?)
+            }
+        };
+        let outcome = downgrade.finish(self.held.lost()).await;
+        *begun = None;
+        outcome
     }
 
     /// Starts the releases at once, and returns a future that only awaits them.
@@ -132,12 +157,14 @@ impl Drop for Hold {
     #[inline]
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
-            if let Some(heir) = self.heir.take() {
+            if let Some(rare) = &mut self.rare
+                && let Some(heir) = rare.heir.take()
+            {
                 let hold = Self {
                     engine: Some(engine),
                     id: self.id,
                     held: self.held.clone(),
-                    heir: None,
+                    rare: self.rare.take(),
                 };
                 heir.inherit(LockGuard { hold });
                 return;
@@ -240,13 +267,66 @@ impl LockGuard {
     /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit
     /// [`release`](Self::release) still releases the lock.
     pub(crate) fn set_heir(&mut self, heir: Option<Arc<dyn Heir>>) {
-        self.hold.heir = heir.map(Box::new);
+        let rare = &mut self.hold.rare;
+        if heir.is_some() || rare.is_some() {
+            rare.get_or_insert_default().heir = heir;
+        }
     }
 
     /// Returns a read-only view of the lock, which cannot release it.
     #[must_use]
     pub fn held(&self) -> Held {
         self.hold.held.clone()
+    }
+
+    /// Makes the exclusive lock shared in one step: no exclusive acquire, also none that waits, is granted in between.
+    ///
+    /// A service that writes and then only reads lets other readers in, and keeps what it has written. Afterwards,
+    /// [`mode`](Held::mode) is [`Mode::Shared`](crate::backend::Mode::Shared) and the
+    /// [token](Held::fencing_token) is a fresh one, also in views of this guard. The shared acquires that wait as the
+    /// first are granted, in this process and in others. The reverse does not exist: see
+    /// [`Upgrade`](ErrorKind::Upgrade).
+    ///
+    /// The guard must be the only hold of its owner. Until the downgrade has completed, the owner gets further shared
+    /// holds, but no exclusive one. A guard that is shared already stays as it is. With several keys, each exclusive
+    /// key has a command of its own. After an error that is not [`Lost`](ErrorKind::Lost), some of the keys may be shared,
+    /// and a further call continues with the others.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use tower_lock::LockManager;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let mut guard = locks.acquire("report:7").await?;
+    /// // Write the report.
+    /// guard.downgrade().await?;
+    /// // Other readers share the lock while this one sends the report.
+    /// let reader = locks.acquire("report:7").shared().no_wait().await?;
+    /// # drop((guard, reader));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// With these errors, each key is exclusive as before, or shared if its own command has succeeded:
+    ///
+    /// - [`InvalidOption`](ErrorKind::InvalidOption) if the owner has another hold, or if the guard has a permit. The
+    ///   source states what to do.
+    /// - [`Unsupported`](ErrorKind::Unsupported) if the backend has no shared locks.
+    /// - [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured) or
+    ///   [`KeyConflict`](ErrorKind::KeyConflict) if the backend rejects the command, or outside a runtime.
+    ///
+    /// With [`Lost`](ErrorKind::Lost), the lock was lost before, or the result of the command is unknown. The guard is
+    /// lost then, and the lock is released in the background, whichever mode it has.
+    ///
+    /// # Cancel safety
+    ///
+    /// The downgrade starts before the first await. If dropped, it finishes in the background, and a further call returns
+    /// its result.
+    pub async fn downgrade(&mut self) -> Result<(), Error> {
+        self.hold.downgrade().await
     }
 
     /// Releases the lock, and completes when the backend has confirmed the release.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::claim::QueuePosition;
 use super::clock::{Moment, Span};
 use super::lost::{Grants, Lost};
+use crate::backend::Mode;
 use crate::observe::{LostReason, Via};
 use crate::{FencingToken, LockKey, Owner};
 
@@ -25,13 +26,16 @@ impl Held {
     /// Returns the key, or the first of several keys in their sorted order.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.grants.first().key()
+        self.grants.first().key().stored()
     }
 
     /// Returns the keys in their sorted order.
     #[must_use]
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &LockKey> {
-        self.grants.as_slice().iter().map(|grant| grant.key())
+        self.grants
+            .as_slice()
+            .iter()
+            .map(|grant| grant.key().stored())
     }
 
     /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::Acquire::owner) to re-enter.
@@ -58,8 +62,17 @@ impl Held {
     pub fn fencing_token_for(&self, key: &LockKey) -> Option<FencingToken> {
         let mut grants = self.grants.as_slice().iter();
         grants
-            .find(|grant| grant.key() == key)
+            .find(|grant| grant.key().stored() == key)
             .map(|grant| grant.token())
+    }
+
+    /// Returns how this owner holds the lock. With several keys, returns [`Mode::Exclusive`] if one of them is held
+    /// exclusively.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        let mut modes = self.grants.as_slice().iter().map(|grant| grant.mode());
+        let exclusive = modes.find(|mode| *mode == Mode::Exclusive);
+        exclusive.unwrap_or_else(|| self.grants.first().mode())
     }
 
     /// Returns the number of guards by which this owner holds the lock, or 0 after the release. With

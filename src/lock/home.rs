@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::clock::Moment;
 use super::lease::LeaseNumber;
+use super::line::Line;
 use super::release_queue::ReleaseQueue;
 use super::unresolved::Unresolved;
 use super::wake::Alarm;
@@ -29,6 +30,8 @@ pub(super) struct Home {
     /// Another runtime retries its own, because this one may idle. So each key has one retry per backoff step and
     /// runtime.
     pub(super) unresolved: Unresolved,
+    /// Where its acquire loops for permits wait.
+    pub(super) line: Line,
     /// Whether the runtime is no longer among the known ones.
     ended: AtomicBool,
 }
@@ -77,6 +80,7 @@ impl Home {
             watchdog: Alarm::default(),
             releases: ReleaseQueue::default(),
             unresolved: Unresolved::default(),
+            line: Line::default(),
             ended: AtomicBool::new(false),
         }
     }

@@ -1,10 +1,12 @@
 //! A lease that the backend granted to this process, and its renewals and hand-offs.
 //! The table of its upkeep is in [`super`].
 
+mod downgrading;
 mod hand_offs;
 mod transferred;
 mod upkeep;
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use hand_offs::{HANDOFF_TIME, HandOffs};
@@ -13,7 +15,7 @@ use upkeep::Upkeep;
 
 use super::claim::Terms;
 use super::clock::{Moment, Span};
-use crate::backend::{BackendError, LeaseId, Renewed};
+use crate::backend::{BackendError, LeaseId, Mode, Renewed};
 
 /// A renewal is due when a third of the lease has passed, as in Redisson.
 const RENEW_AT: u32 = 3;
@@ -23,6 +25,9 @@ const RENEW_EARLY: u32 = 20;
 
 /// The fixed part of the drift.
 const DRIFT: Span = Span::new(Duration::from_millis(2));
+
+/// The bit of the numbers of permits. The messages of transfers to them are for no other lane.
+pub(super) const PERMIT: u64 = 1 << 62;
 
 /// The number of a lease within its manager. The manager's part of the [`LeaseId`] is not stored,
 /// because it would be the same for every held lock.
@@ -35,8 +40,19 @@ impl LeaseNumber {
         Self(id.number())
     }
 
+    /// Returns the number as backends know it.
     pub(super) fn get(self) -> u64 {
         self.0
+    }
+
+    /// Returns `true` if the lease is that of a permit.
+    pub(super) fn is_of_permit(self) -> bool {
+        self.0 & PERMIT != 0
+    }
+
+    /// Returns the number in the sequence of leases and tickets.
+    pub(super) fn in_sequence(self) -> u64 {
+        self.0 & !PERMIT
     }
 }
 
@@ -50,10 +66,16 @@ pub(super) struct Lease {
     upkeep: Upkeep,
     /// The first counter of the fencing tokens.
     counter: u64,
-    tokens_per_counter: u32,
+    /// From 1 to 256.
+    tokens_per_counter: u16,
     wanted: Wanted,
+    mode: Mode,
+    /// Under which the permit was granted.
+    limit: Option<NonZeroU16>,
     /// The lease has the TTL of a transfer, which is shorter than `ttl`.
     is_short: bool,
+    /// A downgrade was sent, and its reply has not come, or is not known.
+    is_downgrading: bool,
     /// When the hand-offs without a command end. `None` if the next holder needs a fresh counter, or the lease
     /// is lost.
     hands_off_until: Option<Moment>,
@@ -106,11 +128,19 @@ impl Lease {
             },
             upkeep: Upkeep::Due(sent_at + terms.ttl / RENEW_AT),
             counter,
-            tokens_per_counter,
+            // The contract permits no more, and the field is small.
+            tokens_per_counter: u16::try_from(tokens_per_counter).unwrap_or(u16::MAX),
+            mode: terms.mode,
+            limit: terms.limit,
             is_short: false,
+            is_downgrading: false,
             hands_off_until: Some(sent_at + HANDOFF_TIME),
             hand_offs: None,
         }
+    }
+
+    fn tokens_per_counter(&self) -> u32 {
+        self.tokens_per_counter.into()
     }
 
     pub(super) fn number(&self) -> LeaseNumber {
@@ -159,8 +189,17 @@ impl Lease {
         self.wanted == Wanted::Always
     }
 
-    /// Returns `true` if this fresh lease matches `terms`.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns `true` if this fresh lease matches `terms`. A permit below a smaller limit is one below a larger limit.
     pub(super) fn fits(&self, terms: Terms) -> bool {
+        self.mode == terms.mode && self.limit <= terms.limit && self.lasts_as(terms)
+    }
+
+    /// Returns `true` if the lease is renewed as `terms` require.
+    pub(super) fn lasts_as(&self, terms: Terms) -> bool {
         self.ttl == terms.ttl && self.is_renewed() == terms.renewed
     }
 
@@ -199,6 +238,23 @@ impl Lease {
         self.upkeep.hasten(now);
     }
 
+    /// Makes a renewal due at this time, even of a fixed lease, which it does not extend. The reply shows whether other
+    /// processes wait.
+    pub(super) fn ask(&mut self, at: Moment) {
+        // The reply to a renewal in flight shows it too.
+        if at >= self.valid_until || self.is_in_flight() {
+            return;
+        }
+        if self.wanted == Wanted::Nothing {
+            self.wanted = Wanted::Once;
+            self.ttl = self.valid_until.span_since(at);
+            self.upkeep.postpone(at);
+        } else if let Upkeep::Due(_) = self.upkeep {
+            // A renewal that failed is repeated soon.
+            self.mark_suspect(at);
+        }
+    }
+
     /// Makes a renewal due if the reply to a command in flight has not come within this time: another
     /// runtime sent it, and may not run.
     pub(super) fn expect_reply_within(&mut self, time: Duration, now: Moment) {
@@ -209,6 +265,8 @@ impl Lease {
     /// command comes first.
     pub(super) fn next_renewal(&self) -> Option<Moment> {
         match self.wanted {
+            // A renewal has to state the mode.
+            _ if self.is_downgrading => None,
             Wanted::Nothing => None,
             Wanted::Once | Wanted::Always => self.upkeep.due(),
         }
@@ -254,7 +312,7 @@ impl Lease {
         now: Moment,
     ) {
         match outcome {
-            Ok(Renewed::Renewed) => {
+            Ok(Renewed::Renewed | Renewed::Wanted) => {
                 let again = self.upkeep.is_due_again(now);
                 let ttl = Span::new(ttl);
                 self.prolong(sent_at, ttl);

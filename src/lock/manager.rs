@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::snapshot::{LockInfo, Snapshot};
 use super::timeout::by;
 use super::watchdog;
-use crate::backend::{BackendError, BackendErrorKind, ForceReleased};
+use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
 use crate::observe::{Forced, Name, Tally};
 use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
 
@@ -89,10 +89,11 @@ impl LockManager {
     ///
     /// If dropped, nothing changes.
     pub async fn is_locked(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
-        Ok(self.inspect(key).await?.is_some())
+        Ok(self.holder(&valid(key)?).await?.is_some())
     }
 
-    /// Returns the key's holder, or `None` if it is free.
+    /// Returns the key's holder, or `None` if it is free. A key that is held shared, or by permits, can have several:
+    /// the result has their number, and describes one of them.
     ///
     /// # Errors
     ///
@@ -103,17 +104,19 @@ impl LockManager {
     /// If dropped, nothing changes.
     pub async fn inspect(&self, key: impl Into<LockKey>) -> Result<Option<LockInfo>, Error> {
         let key = valid(key)?;
-        self.engine.require_runtime()?;
-        let backend = Arc::clone(&self.engine.backend);
-        let holder = self
-            .engine
-            .homes
-            .entered(backend.inspect(key.clone()))
-            .await?;
+        let holder = self.holder(&key).await?;
         Ok(holder.map(|holder| LockInfo::of(&self.engine, &key, holder)))
     }
 
-    /// Releases the lock of any holder and notifies the waiters. Returns `true` if the key was held.
+    async fn holder(&self, key: &LockKey) -> Result<Option<Holder>, Error> {
+        self.engine.require_runtime()?;
+        let backend = Arc::clone(&self.engine.backend);
+        let command = backend.inspect(key.clone());
+        Ok(self.engine.homes.entered(command).await?)
+    }
+
+    /// Releases the lock of any holder, of all of them if they share the key or have permits, and notifies the
+    /// waiters. Returns `true` if the key was held.
     ///
     /// A guard of this manager is lost at once. If it was being granted concurrently, it is lost at its
     /// first renewal, which follows immediately. A guard of another process is lost at its next renewal. A
@@ -134,6 +137,7 @@ impl LockManager {
         let engine = &self.engine;
         engine.require_runtime()?;
         let seen = engine.event(&key, |lane, _| lane.lease_number());
+        let seen_permits = engine.permits_of(&key);
         let backend = Arc::clone(&engine.backend);
         let outcome = engine
             .homes
@@ -149,6 +153,12 @@ impl LockManager {
         engine.event(&key, |lane, effects| {
             lane.released_by_force(seen, now, effects);
         });
+        for permit in engine.permits_of(&key).into_keys() {
+            let seen = seen_permits.get(&permit).copied().flatten();
+            engine.event(&permit, |lane, effects| {
+                lane.released_by_force(seen, now, effects);
+            });
+        }
         Ok(outcome == ForceReleased::Released)
     }
 
@@ -283,6 +293,7 @@ impl From<BackendError> for Error {
             BackendErrorKind::Unavailable => ErrorKind::Unavailable,
             BackendErrorKind::Misconfigured => ErrorKind::Misconfigured,
             BackendErrorKind::Conflict => ErrorKind::KeyConflict,
+            BackendErrorKind::Unsupported => ErrorKind::Unsupported,
         };
         Self::new(kind).with_source(error)
     }

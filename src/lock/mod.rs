@@ -10,9 +10,10 @@
 //! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
 //! | [`guard`], [`held`], [`grant`], [`given`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
 //! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
-//! | [`table`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, the index of their deadlines, and the one place that carries out effects |
-//! | [`contender`], [`yielded`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
+//! | [`table`], [`counts`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, their numbers, the index of their deadlines, and the one place that carries out effects |
+//! | [`contender`], [`line`], [`yielded`], [`place`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
 //! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
+//! | [`downgrade`] | makes the exclusive lock of a guard shared |
 //! | [`releaser`], [`release_queue`] | releases, in batches |
 //! | [`resolver`], [`unresolved`], [`backlog`] | leases of unknown fate, released without their lanes |
 //! | [`home`] | the runtimes in which all of this runs |
@@ -23,10 +24,10 @@
 //!
 //! # Life of a lock
 //!
-//! Each key has one *lane* per process ([`lane`]): a state machine under the mutex of its shard of the
-//! table ([`table`]). Acquires, guards and background tasks send it events. An event changes the state
-//! under the mutex and fills one [`effect::Effects`] value; [`dispatch`] carries it out after the mutex is
-//! free. No other file resolves a waiter, reports a release or wakes a loss future.
+//! Each key has one *lane* per process ([`lane`]), and one for each owner that asks for a permit: a state machine under
+//! the mutex of its shard of the table ([`table`]). Acquires, guards and background tasks send it events. An event
+//! changes the state under the mutex and fills one [`effect::Effects`] value; [`dispatch`] carries it out after the mutex
+//! is free. No other file resolves a waiter, reports a release or wakes a loss future.
 //!
 //! Two kinds of work are no effects. An event that hands an attempt in flight to a loop returns the wakeup of that
 //! loop, and its caller starts the loop with the attempt, which no lane contains ([`entry`], [`take_over`]). An event
@@ -41,22 +42,36 @@
 //! | contending | acquire | | queue; with `no_wait` wait for the reply, or reject behind others | |
 //! | contending, inline | the attempt is granted | held | return the guard | watchdog |
 //! | contending, inline | the attempt is rejected | contending | queue in front, start a loop | loop |
+//! | idle | acquire of a permit that waits for more than 2 s, other owners in this process wait for one | contending | queue, start a loop | loop |
+//! | contending, permit | 4 loops of its runtime contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
 //! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
 //! | contending, inline | not polled for 10 ms while others wait, or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
 //! | contending, inline | ends after its attempt | contending, or idle; yielding, as before the acquire | start a loop for the queue | loop |
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
-//! | contending | the key is transferred to this process after its last attempt was sent | held by the first in the queue | resolve it, renew soon | watchdog |
+//! | contending | the key is transferred to this process after its last attempt, or the release that entered its place, was sent | held by the first in the queue | resolve it, renew soon | watchdog |
 //! | contending | the key is transferred to this process, perhaps earlier, or the loop wakes | | attempt under the lease of the place | loop |
 //! | contending | the key is transferred to an earlier lease of this process | | leave that lease | |
-//! | contending | the loop's attempt can never succeed | idle | reject the queue, leave the place | |
+//! | contending | the loop's attempt can never succeed | idle, or contending | reject the waiters of its mode, leave the place | loop |
 //! | contending | the last waiter leaves | idle, once the loop has woken; yielding, as before the waiter | the loop ends, leave the place | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle; yielding, as before the waiter | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
 //! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires, leave the place | loop |
 //! | contending, held | released by force, before or after the grant | | renew at once, which shows the order | watchdog |
 //! | held | the hold of one owner is released by force | surrendered | mark the guard lost; release, and report | releaser |
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
+//! | held | exclusive acquire by an owner that holds it shared | | reject: it would wait for itself | watchdog |
+//! | held, shared, open | shared acquire by another owner, no waiter, a third of its lease or 500 ms left | | join the lease, without a command | watchdog |
+//! | held, shared, open | the same, the last reply is older than 100 ms | | renew at once; others join for 500 ms without a reply | watchdog |
+//! | held, shared | the renewal says "wanted" | held, shared, closed | no other owner joins | watchdog |
+//! | held, shared, closed | 250 ms have passed since the last reply | | renew, to find out whether the writer has left | watchdog |
+//! | held, shared | renewed and not wanted, or the exclusive waiter leaves | held, shared, open | the first waiters that are shared join | watchdog |
+//! | held, shared | release, or the end of one of several owners | | the terms of the others apply | watchdog |
+//! | held, shared | the deadline of an exclusive waiter before others has passed | | reject it; the next ones that are shared join | watchdog |
+//! | held, exclusive | downgrade, one hold | | send the command, after the reply to a renewal in flight | its own task |
+//! | held, exclusive | downgraded | held, shared, open | a fresh token; the first waiters that are shared join | watchdog |
+//! | held, exclusive | the downgrade is rejected | | renew at once | watchdog |
+//! | held, exclusive | the result of the downgrade is unknown | surrendered | mark the guard lost; release | releaser |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
 //! | held | last release, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
@@ -70,7 +85,7 @@
 //! | held | the renewal says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
 //! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
 //! | held | its runtime ends | | stop the renewals | watchdog of another runtime |
-//! | surrendered | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
+//! | surrendered, no permit | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
 //! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first | releaser |
 //! | surrendered | renewed or extended, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
 //! | surrendered | the releaser runs, the queue is empty | returning | release | releaser |
@@ -81,7 +96,7 @@
 //! | returning | kept | held by the first in the queue | resolve it; if none is left, release | watchdog |
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
 //! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
-//! | returning | transferred, or left to other clients | contending, or yielding | enter the backend's queue for the waiters | loop |
+//! | returning | transferred, or left to other clients | contending, or yielding | start a loop, which attempts or keeps the place that the release entered | loop |
 //! | yielding | acquire | contending | queue behind others; the loop enters the backend's queue | loop |
 //! | yielding | acquire with `no_wait` | contending, inline | send the attempt | |
 //! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
@@ -97,12 +112,14 @@
 //! | in flight | renewed, or kept | due | the guard's deadline moves | watchdog |
 //! | in flight | failed | retry due soon | | watchdog |
 //! | in flight | not held | | mark the guard lost | |
+//! | due | downgrade | in flight | send the downgrade; renewals wait for its reply, however late | its own task |
 //! | in flight | a renewal is needed before the reply | in flight, then due now | | watchdog |
 //! | in flight | the reply is overdue, and its task may not run | in flight | send another renewal | watchdog of another runtime |
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
 //!
 //! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or extension,
-//! which is due within 60 ms. A fixed lease has no upkeep: nothing is sent, and it ends at its deadline.
+//! which is due within 60 ms. A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find
+//! out whether more owners may share it.
 //!
 //! Only an acquire loop reads messages. In another phase, the process does not leave a lease that the backend transferred to an
 //! earlier place of this process, which it can restore after a loss of its last writes. Such a transfer expires, and
@@ -118,13 +135,14 @@
 //!   50 ms. Turns shorter than 2 ms go on with later waiters.
 //! - Without a queue in the backend, a process that released a key for others contends again after as many
 //!   releases as there are other processes.
-//! - This process has at most one place in the backend's queue of a key, under one lease id. It keeps the
+//! - A lane has at most one place in the backend's queue of its key, under one lease id. It keeps the
 //!   place until the lease is granted or left. After an unknown result, the lease is released until the
 //!   backend replies or the lease must have expired, and the next attempt has another id. A command without a reply
 //!   may take effect up to a minute later: a server that was stopped continues with the commands in its buffers.
-//! - A message of the backend grants a lease only if its counter shows that the transfer came after the last
-//!   attempt under this lease that was answered. The loop keeps the counter of that reply, and so does no other
-//!   loop. The lease then lasts for the TTL of a transfer, counted from before that attempt was sent.
+//! - A message of the backend grants a lease only if its counter exceeds the one in the last reply under this lease:
+//!   that to an attempt, or before the first attempt that to the release that entered the place. Only the loop that
+//!   received that reply, or was started by it, has this counter. The lease then lasts for the TTL of a transfer, counted
+//!   from before that command was sent.
 //! - A guard is current while the lane holds the very grant that the guard was made from. Operations of
 //!   another guard, such as a lost one, change nothing.
 //! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
@@ -139,10 +157,11 @@
 //!
 //! # Dropped futures
 //!
-//! A caller can drop two futures: the acquire and `release`. An acquire awaits its own first attempt,
+//! A caller can drop three futures: the acquire, `release` and `downgrade`. An acquire awaits its own first attempt,
 //! which a task finishes if the acquire is dropped, or its turn in the queue. The lane owns the progress
 //! of both, so a future that is not polled delays no other until it is granted. Then it delays others until its
-//! deadline, if it has one. `release` has started before its first await. Everything else runs in tasks, which only
+//! deadline, if it has one. `release` and `downgrade` have started before their first await, and a
+//! task completes them. Everything else runs in tasks, which only
 //! the end of their runtime drops.
 
 mod acquire;
@@ -155,8 +174,10 @@ mod claim;
 mod clock;
 mod command;
 mod contender;
+mod counts;
 mod deadlines;
 mod dispatch;
+mod downgrade;
 mod effect;
 mod ending;
 mod engine;
@@ -175,10 +196,12 @@ mod home;
 mod hot;
 mod lane;
 mod lease;
+mod line;
 mod lost;
 mod manager;
 mod options;
 mod pending;
+mod place;
 mod promise;
 mod release_queue;
 mod releaser;
@@ -213,9 +236,9 @@ pub(crate) use lane::HeldBy;
 pub use lost::Lost;
 pub use manager::LockManager;
 pub use options::MAX_HOLD_COUNT;
-pub(crate) use options::{valid_lease, valid_wait};
+pub(crate) use options::{valid_lease, valid_permits, valid_wait};
 pub use snapshot::{LockInfo, Snapshot};
 #[cfg(feature = "tracing")]
 pub use trace_keys::TraceKeys;
 #[cfg(feature = "dashboard")]
-pub(crate) use view::{LaneView, Order, Walk, WeakManager};
+pub(crate) use view::{LaneView, Order, OwnerView, Walk, WeakManager};

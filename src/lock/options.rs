@@ -1,5 +1,6 @@
 //! The defaults and bounds of the settings, and their validation.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::ConfigError;
@@ -13,6 +14,9 @@ const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease and the longest wait. [`Acquire::wait_forever`](crate::Acquire::wait_forever) has
 /// no deadline.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The most permits of a key.
+const MAX_PERMITS: u16 = 10_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Options {
@@ -66,6 +70,18 @@ pub(crate) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), Co
         field,
         format!("{lease:?} is not between {MIN_LEASE:?} and {MAX_DURATION:?}"),
     ))
+}
+
+pub(crate) fn valid_permits(limit: u32) -> Result<NonZeroU16, ConfigError> {
+    let valid = u16::try_from(limit)
+        .ok()
+        .filter(|limit| *limit <= MAX_PERMITS);
+    valid.and_then(NonZeroU16::new).ok_or_else(|| {
+        ConfigError::new(
+            "permits",
+            format!("the limit is not between 1 and {MAX_PERMITS}"),
+        )
+    })
 }
 
 fn valid_limit(field: &'static str, limit: usize) -> Result<(), ConfigError> {

@@ -12,10 +12,11 @@ use super::claim::{Claim, Deadline, QueuePosition};
 use super::clock::Moment;
 use super::command::{Outcome, judge};
 use super::engine::Engine;
-use super::entry::{Stage, Step, enter, hold, leave_inline, pick_up};
+use super::entry::{Stage, Step, enter, hold, leave_inline, pick_up, rejection};
 use super::guard::Hold;
 use super::lane::{Seen, TAKE_OVER, Waiter};
 use super::timeout::next_wake;
+use crate::backend::Mode;
 use crate::observe::Name;
 use crate::task::Timer;
 use crate::{Error, ErrorKind, LockKey};
@@ -41,6 +42,12 @@ fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: 
             Step::Done(Err(error))
         }
         Outcome::NotYet(seen) => {
+            let limit = engine.options.max_waiters_per_key;
+            let Some(seat) = engine.queue_seat(seat, key, limit) else {
+                let error = seen.error(now).into_kind(ErrorKind::TooManyWaiters);
+                leave_inline(engine, key, &claim, None, seen);
+                return Step::Done(Err(error));
+            };
             let (reply, answer) = oneshot::channel();
             let waiter = Waiter {
                 claim,
@@ -108,7 +115,13 @@ impl Drop for PendingAcquire {
 /// Leaves the queue. A hold that was granted concurrently is released.
 fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, mut answer: Answer) {
     answer.close();
-    drop(engine.event(key, |lane, _| lane.leave(claim.ticket)));
+    drop(engine.event(key, |lane, effects| {
+        let left = lane.leave(claim.ticket);
+        if lane.mode() == Mode::Shared {
+            lane.admit(key, Moment::now(), effects);
+        }
+        left
+    }));
     if let Ok(Ok(given)) = answer.try_recv() {
         drop(pick_up(engine, claim, given));
     }
@@ -245,9 +258,11 @@ impl Future for PendingAcquire {
                         let timer = &mut this.timer;
                         ready!(wait_over(timer, claim.deadline, Moment::now, cx));
                         let now = Moment::now();
-                        let left = engine.event(key, |lane, _| {
+                        let left = engine.event(key, |lane, effects| {
                             let error = lane.why_not(now);
-                            lane.leave(claim.ticket).map(|waiter| (waiter, error))
+                            let left = lane.leave(claim.ticket);
+                            lane.admit(key, now, effects);
+                            left.map(|waiter| (waiter, error))
                         });
                         match left {
                             Some((_waiter, error)) => {
@@ -266,8 +281,9 @@ impl Future for PendingAcquire {
                     this.stage = Stage::Over;
                     #[cfg(feature = "dashboard")]
                     if queued {
-                        engine.hot.waited(key, claim.since);
+                        engine.hot.waited(key.stored(), claim.since);
                     }
+                    let outcome = outcome.map_err(|error| rejection(engine, key, claim, error));
                     return Poll::Ready((outcome, now));
                 }
                 Step::Slow(stage) => {

@@ -3,6 +3,7 @@
 //! The lane keeps the lease and the caller that awaits its release. The task only sends commands. If its
 //! runtime idles or has ended, the runtime of a waiter sends them instead.
 
+use std::mem::{self, ManuallyDrop};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +14,15 @@ use super::claim::HoldId;
 use super::clock::Moment;
 use super::effect::{Effects, Outgoing, Report, Work};
 use super::engine::Engine;
-use super::few::Few;
 use super::grant::Grant;
 use super::home::Home;
 use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep};
 use super::lease::LeaseNumber;
-use super::yielded::{PLACE, Yielded};
+use super::place::{PLACE, QueuePlace};
+use super::promise::Promise;
+use super::yielded::Yielded;
 use crate::backend::{
-    BackendError, BoxFuture, Immediate, KeepRequest, Release, Released, ReleasedOrKept,
+    BackendError, BoxFuture, Immediate, KeepRequest, Mode, Release, Released, ReleasedOrKept,
 };
 use crate::observe::Reply;
 use crate::task::RuntimeId;
@@ -52,6 +54,7 @@ impl Engine {
 
     /// Returns the runtime of the task that returns a lease for the caller. A backend that replies at once
     /// needs no task.
+    #[inline]
     pub(super) fn release_home(self: &Arc<Self>) -> Option<RuntimeId> {
         if self.replies_at_once {
             return None;
@@ -71,7 +74,9 @@ impl Engine {
         now: Moment,
     ) -> Moment {
         let key = grant.key();
-        let (until, keep, has_ended) = self.event(key, move |lane, effects| {
+        // The order is rare, so it is no part of the result, which every release moves.
+        let mut keep = None;
+        let (until, has_ended) = self.event(key, |lane, effects| {
             let release = lane::Release {
                 hold,
                 report,
@@ -83,10 +88,10 @@ impl Engine {
             let has_ended = is_last && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.
             let immediate = lane.is_returning().then(|| self.backend.immediate());
-            let keep = immediate.flatten().and_then(|backend| {
+            keep = immediate.flatten().and_then(|backend| {
                 return_now(self, &backend, key, lane, now, effects).zip(lane.home())
             });
-            (until, keep, has_ended)
+            (until, has_ended)
         });
         if has_ended {
             self.released(grant, now);
@@ -110,8 +115,8 @@ fn return_now(
 ) -> Option<ReleaseOrKeep> {
     let home = lane.home()?;
     let order = lane.take_return(home, now, engine.stuck_at(now))?;
-    // The return is the only work, and is done here.
-    effects.work = Few::Empty;
+    // The return is the only work, and is done here. It owns nothing, so it needs no drop.
+    let _done = ManuallyDrop::new(mem::take(&mut effects.work));
     match order {
         Order::Release(outgoing) => {
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
@@ -352,12 +357,15 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
     let number = outgoing.lease;
     let sent_at = Moment::now();
     // The waiters of this process wait behind all others, in the same command.
-    let place = LeaseNumber::of(engine.new_lease_id());
+    let place = LeaseNumber::of(engine.new_lease_id(&key));
     let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
         .with_next(engine.lease_id(place), true);
     let backend = Arc::clone(&engine.backend);
     let outcome = backend.release_or_keep(request).await;
     let now = Moment::now();
+    if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
+        engine.homes.released(&key, number, sent_at);
+    }
     match outcome {
         Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
             release(engine, home, vec![(key, outgoing)]).await;
@@ -377,10 +385,23 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
             released,
             watchers,
             queued,
+            transfers,
         }) => {
             count(&engine, &Ok(released));
             let yielded = match Yielded::by(released) {
-                _ if queued => Yielded::ToQueue { place: Some(place) },
+                _ if queued => {
+                    let place = QueuePlace {
+                        lease: place,
+                        mode: Mode::Exclusive,
+                        limit: None,
+                    };
+                    // After a release to clients outside the queue, an attempt ends their turn.
+                    let terms = transfers.filter(|_| released == Released::Transferred);
+                    Yielded::ToQueue {
+                        place: Some(place),
+                        promise: terms.map(|terms| Promise::to(place, sent_at, terms, watchers)),
+                    }
+                }
                 Yielded::ToNobody => Yielded::to(watchers),
                 yielded => yielded,
             };

@@ -69,6 +69,7 @@ impl Engine {
     fn info(&self, grant: &Grant) -> GrantInfo<'_> {
         GrantInfo {
             layer: self.tally.text(grant.name()),
+            mode: grant.mode(),
             via: grant.via_of(grant.first_hold()),
             token: grant.token().get(),
             waited: grant.waited(),
@@ -94,7 +95,7 @@ impl Engine {
         let now = Moment::now();
         let left = failed.iter().filter_map(|(renewal, _)| {
             let until = |grant: &Arc<Grant>| grant.valid_until().since(now);
-            self.event(&renewal.key, |lane, _| lane.holder().map(until))
+            self.event(&renewal.key, |lane, _| lane.holders().map(until).max())
         });
         self.renewal_outage
             .failed(lease, failed.len(), left.min(), *cause);

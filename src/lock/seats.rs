@@ -1,6 +1,9 @@
-//! The bound on the waiters of one manager.
+//! The bounds on the waiters of one manager, and of one key's permits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::LockKey;
+use crate::key::KeyMap;
 
 /// The places of the waiters. A place is a reference, so its count needs no memory of its own, and each
 /// acquire writes one cache line.
@@ -8,6 +11,8 @@ use std::sync::Arc;
 pub(super) struct Seats {
     taken: Arc<Line>,
     limit: usize,
+    /// The waiters for permits of each key: each has a lane of its own, so no lane counts them.
+    of_permits: Mutex<KeyMap<Arc<Line>>>,
 }
 
 /// The place of one waiter until it is dropped.
@@ -17,16 +22,51 @@ pub(super) struct Seat {
 }
 
 /// The alignment keeps the count on a cache line of its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line;
+struct Line {
+    /// The further places of a waiter for a permit.
+    _also: Option<(Seat, Arc<Line>)>,
+}
 
 impl Seats {
     pub(super) fn new(limit: usize) -> Self {
         Self {
-            taken: Arc::new(Line),
+            taken: Arc::default(),
             limit,
+            of_permits: Mutex::default(),
         }
+    }
+
+    /// Adds a place among the waiters for permits of `key` to `seat`. Returns `None` if `limit` of them are taken.
+    pub(super) fn take_permit(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
+        let mut keys = self.of_permits();
+        let taken = keys.entry(key.stored().clone()).or_default();
+        if Arc::strong_count(taken) > limit {
+            return None;
+        }
+        let _also = Some((seat, Arc::clone(taken)));
+        if keys.len() > 2 * self.taken() {
+            keys.retain(|_, taken| Arc::strong_count(taken) > 1);
+        }
+        drop(keys);
+        Some(Seat {
+            _counted: Arc::new(Line { _also }),
+        })
+    }
+
+    /// Returns the number of the waiters for permits of `key`.
+    pub(super) fn permit_waiters(&self, key: &LockKey) -> usize {
+        let taken = self.of_permits();
+        taken
+            .get(key.stored())
+            .map_or(0, |taken| Arc::strong_count(taken) - 1)
+    }
+
+    fn of_permits(&self) -> MutexGuard<'_, KeyMap<Arc<Line>>> {
+        self.of_permits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place. Returns `None` if all are taken.
@@ -54,7 +94,12 @@ impl Seats {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
+    use uuid::Uuid;
+
     use super::*;
+    use crate::Owner;
 
     #[test]
     fn dropped_seat_is_free_again() {
@@ -65,5 +110,24 @@ mod tests {
         assert!(seats.take().is_none() && seats.take().is_none());
         drop(first);
         assert!(seats.take().is_some());
+    }
+
+    #[test]
+    fn permits_of_each_key_have_bound() {
+        let seats = Seats::new(9);
+        let owner = Owner::new(Uuid::nil(), NonZeroU64::MIN);
+        let take = |key| {
+            let seat = seats.take()?;
+            seats.take_permit(seat, &LockKey::new(key).permit_of(owner), 2)
+        };
+        let (first, second) = (take("a"), take("a"));
+        assert!(first.is_some() && take("a").is_none() && take("b").is_some());
+        assert_eq!(seats.permit_waiters(&LockKey::new("a")), 2);
+        assert_eq!(seats.taken(), 2);
+        drop(second);
+        assert!(take("a").is_some());
+        drop(first);
+        assert_eq!(seats.permit_waiters(&LockKey::new("a")), 0);
+        assert_eq!(seats.taken(), 0);
     }
 }

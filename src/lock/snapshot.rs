@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::Moment;
+use super::counts::Counts;
 use super::engine::Engine;
+use super::grant::Grant;
 use super::lane::Lane;
 use crate::LockKey;
-use crate::backend::Holder;
+use crate::backend::{Holder, Mode};
 
 /// The numbers of locks and waiters of one manager, for metrics and tests. Possibly outdated when it
 /// is read.
@@ -28,8 +30,14 @@ use crate::backend::Holder;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Keys that are held in this process.
+    /// Keys that are held in this process, in any mode.
     pub held: usize,
+    /// Owners of this process that hold a key [exclusively](Mode::Exclusive). An owner counts once for each key.
+    pub exclusive: usize,
+    /// Owners of this process that hold a key [shared](Mode::Shared).
+    pub shared: usize,
+    /// Owners of this process that hold a [permit](Mode::Permit) of a key.
+    pub permits: usize,
     /// Acquires that wait in a queue.
     pub waiting: usize,
     /// Keys for which this process is in the queue of the backend, across processes.
@@ -43,15 +51,17 @@ pub struct Snapshot {
 impl Snapshot {
     pub(super) fn of(engine: &Arc<Engine>) -> Self {
         engine.forget_expired();
-        let mut snapshot = engine.lanes.fold(Self::default(), |snapshot, _, lane| {
-            snapshot.lanes += usize::from(!lane.is_yielding());
-            snapshot.queued += usize::from(lane.has_place());
-            snapshot.held += usize::from(lane.holder().is_some());
-            snapshot.waiting += lane.waiters();
-            snapshot.unreleased += usize::from(lane.is_returning());
-        });
-        snapshot.unreleased += engine.unresolved();
-        snapshot
+        let counts = Counts::of(&engine.lanes);
+        Self {
+            held: counts.held,
+            exclusive: counts.exclusive,
+            shared: counts.shared,
+            permits: counts.permits,
+            waiting: counts.waiting,
+            queued: counts.queued,
+            lanes: counts.lanes,
+            unreleased: counts.unreleased + engine.unresolved(),
+        }
     }
 
     /// Returns `true` if no lock is held, waited for or being released.
@@ -80,43 +90,69 @@ impl Snapshot {
 #[non_exhaustive]
 pub struct LockInfo {
     /// The owner. For a holder of this manager, the [`Owner`](crate::Owner) as text; for another process,
-    /// the id that it wrote into the backend, `<uuid>:<number>`.
+    /// the id that it wrote into the backend, `<uuid>:<number>`. Of several holders, one of this manager if there is
+    /// one.
     pub owner: String,
+    /// How the key is held. [`Mode::Exclusive`] if the backend does not disclose it, as Redis without the permission
+    /// `+hgetall`.
+    pub mode: Mode,
+    /// The number of holders. Owners of another process that share the key have one lease, and count as one.
+    pub holders: u32,
     /// The remaining TTL of the lease in the backend.
     pub ttl: Duration,
     /// The number of the owner's holds. Always 1 for other processes that use this crate.
     pub hold_count: u64,
     /// The number of waiters in this process.
     pub waiters: usize,
-    /// The number of processes in the queue of the backend, or 0 if it has no queue. Each has one place for all
-    /// of its waiters.
+    /// The number of places in the queue of the backend, or 0 if it has none: one per process, and one per waiter for a
+    /// permit that contends.
     pub queued: u32,
 }
 
-impl LockInfo {
-    pub(super) fn new(holder: Holder, lane: &Lane) -> Self {
-        let waiters = lane.waiters();
-        let now = Moment::now();
-        match lane.holder().filter(|grant| grant.is_held(now)) {
-            Some(grant) => Self {
-                owner: grant.owner().to_string(),
-                ttl: holder.ttl,
-                hold_count: grant.holds().into(),
-                waiters,
-                queued: holder.queued,
-            },
-            None => Self {
-                owner: holder.id,
-                ttl: holder.ttl,
-                hold_count: holder.hold_count,
-                waiters,
-                queued: holder.queued,
-            },
+/// What the lanes of one key contain.
+#[derive(Debug, Clone, Default)]
+struct Here {
+    /// One of the owners that hold it.
+    first: Option<Arc<Grant>>,
+    /// The owners that share it.
+    shared: u32,
+    waiters: usize,
+}
+
+impl Here {
+    fn add(&mut self, lane: &Lane, now: Moment) {
+        self.waiters += lane.waiters();
+        for grant in lane.holders().filter(|grant| grant.is_held(now)) {
+            self.shared += u32::from(lane.mode() == Mode::Shared);
+            self.first.get_or_insert_with(|| Arc::clone(grant));
         }
     }
+}
 
+impl LockInfo {
     pub(super) fn of(engine: &Arc<Engine>, key: &LockKey, holder: Holder) -> Self {
-        engine.event(key, |lane, _| Self::new(holder, lane))
+        let now = Moment::now();
+        let mut here = Here::default();
+        engine.event(key, |lane, _| here.add(lane, now));
+        if engine.has_permits() {
+            let lanes = &engine.lanes;
+            here = lanes.fold_permits(key, here, |here, _, lane| here.add(lane, now));
+        }
+        let (owner, hold_count) = match here.first {
+            Some(grant) => (grant.owner().to_string(), grant.holds().into()),
+            None => (holder.id, holder.hold_count),
+        };
+        // The owners of this process have one lease.
+        let more = here.shared.saturating_sub(1);
+        Self {
+            owner,
+            mode: holder.mode,
+            holders: holder.leases.saturating_add(more),
+            ttl: holder.ttl,
+            hold_count,
+            waiters: here.waiters,
+            queued: holder.queued,
+        }
     }
 }
 
@@ -139,13 +175,52 @@ mod tests {
         assert!(futures_util::poll!(&mut waiter).is_pending());
         let expected = Snapshot {
             held: 2,
+            exclusive: 2,
             waiting: 1,
-            queued: 0,
             lanes: 2,
-            unreleased: 0,
+            ..Snapshot::default()
         };
         assert_eq!(locks.snapshot(), expected);
         drop((a, b));
+    }
+
+    /// Each permit has a lane of its own, and the acquire of another mode waits in one as well.
+    #[tokio::test(start_paused = true)]
+    async fn snapshot_counts_each_key_once() {
+        let locks = LockManager::in_memory();
+        let shared = [
+            locks.acquire("s").shared().await,
+            locks.acquire("s").shared().await,
+        ];
+        let permits = [
+            locks.acquire("p").permits(3).await,
+            locks.acquire("p").permits(3).await,
+            locks.acquire("q").permits(3).await,
+        ];
+        let exclusive = locks.acquire("e").await;
+        let mut waiters = [
+            Box::pin(locks.acquire("p").into_future()),
+            Box::pin(locks.acquire("p").permits(1).into_future()),
+            Box::pin(locks.acquire("p").permits(1).into_future()),
+        ];
+        for waiter in &mut waiters {
+            assert!(futures_util::poll!(waiter).is_pending());
+        }
+        sleep(100 * MS).await;
+        let expected = Snapshot {
+            held: 4,
+            exclusive: 1,
+            shared: 2,
+            permits: 3,
+            waiting: 3,
+            queued: 1,
+            lanes: 4,
+            unreleased: 0,
+        };
+        assert_eq!(locks.snapshot(), expected);
+        drop((shared, permits, exclusive, waiters));
+        sleep(SECOND).await;
+        assert!(locks.snapshot().is_idle());
     }
 
     #[tokio::test(start_paused = true)]

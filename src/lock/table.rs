@@ -75,8 +75,7 @@ impl Lanes {
         event: impl FnOnce(&mut Lane, &mut Effects) -> R,
     ) -> R {
         let hash = key.hash_code();
-        // The hash table uses the high and the low bits.
-        let mut guard = lock(&self.shards[(hash >> 24) as usize % SHARDS]);
+        let mut guard = lock(&self.shards[shard_of(hash)]);
         let shard = &mut *guard;
         let mut found = shard.lanes.find_entry(hash, |slot| slot.key == *key);
         let mut fresh = None;
@@ -192,10 +191,18 @@ impl Lanes {
         all
     }
 
+    /// Reads the lane of a key, if there is one.
+    pub(super) fn inspect<R>(&self, key: &LockKey, look: impl FnOnce(&Lane) -> R) -> Option<R> {
+        let hash = key.hash_code();
+        let shard = lock(&self.shards[shard_of(hash)]);
+        let slot = shard.lanes.find(hash, |slot| slot.key == *key);
+        slot.map(|slot| look(&slot.lane))
+    }
+
     /// Reads the lanes whose keys have this hash code.
     #[cfg(feature = "dashboard")]
     pub(super) fn inspect_hash(&self, hash: u64, mut look: impl FnMut(&LockKey, &Lane)) {
-        let shard = lock(&self.shards[(hash >> 24) as usize % SHARDS]);
+        let shard = lock(&self.shards[shard_of(hash)]);
         // Other keys may share the bits that the table compares.
         let slots = (shard.lanes.iter_hash(hash)).filter(|slot| slot.key.hash_code() == hash);
         slots.for_each(|slot| look(&slot.key, &slot.lane));
@@ -342,6 +349,11 @@ impl Shard {
         };
         self.deadlines.drop_stale(home, lanes.len(), is_live);
     }
+}
+
+/// The hash table uses the high and the low bits. All lanes of one lock have these bits in common.
+fn shard_of(hash: u64) -> usize {
+    (hash >> 24) as usize % SHARDS
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {

@@ -42,6 +42,10 @@ pub(super) fn take_over(
         seat,
         waker,
     } = in_flight;
+    // Its attempt may be granted, so the bound of the key does not apply.
+    let Some(seat) = engine.queue_seat(seat, key, usize::MAX) else {
+        unreachable!("BUG: memory ends before such a bound");
+    };
     let waiter = Box::new(Waiter {
         claim,
         reply,

@@ -20,8 +20,8 @@ use super::lease::LeaseNumber;
 use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes, Release,
+    Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use crate::observe::{Name, RequestSpan};
 use crate::task::RuntimeId;
@@ -35,6 +35,8 @@ pub(super) const TOKENS: u32 = 256;
 pub(super) const RENEWED: Terms = Terms {
     ttl: Span::new(Duration::from_secs(30)),
     renewed: true,
+    mode: Mode::Exclusive,
+    limit: None,
     max_hold: Span::FOREVER,
 };
 /// Terms whose renewal is due before the hand-off budget ends.
@@ -48,6 +50,8 @@ pub(super) const fn fixed(seconds: u64) -> Terms {
     Terms {
         ttl: Span::new(Duration::from_secs(seconds)),
         renewed: false,
+        mode: Mode::Exclusive,
+        limit: None,
         max_hold: Span::FOREVER,
     }
 }
@@ -194,6 +198,8 @@ pub(super) struct Slow {
     pub(super) is_silent: bool,
     /// Whether the store reaches no waiter, also if it listens.
     pub(super) reaches_none: bool,
+    /// Whether the hint of a transfer to the place that a release enters is a grant.
+    pub(super) promises: bool,
     /// Whether leases are kept, without fresh counters.
     pub(super) keeps: bool,
     /// Whether the replies to the commands of waiters are lost.
@@ -275,8 +281,10 @@ impl Backend for Slow {
         if self.keeps {
             return Ok(ReleasedOrKept::kept(None));
         }
+        let terms = self.promises.then(|| TransferTerms::new(0, SECOND));
         let outcome = if self.has_queue {
-            self.memory.release_or_keep(request).await
+            let outcome = self.memory.release_or_keep(request).await;
+            outcome.map(|outcome| outcome.with_transfers(terms))
         } else {
             let release = Release::new(request.key.clone(), request.lease);
             let released = self.memory.release(&[release]).await.remove(0)?;
@@ -286,6 +294,10 @@ impl Backend for Slow {
             true => Err(lost()),
             false => outcome,
         }
+    }
+
+    fn modes(&self) -> Modes {
+        self.memory.modes()
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {

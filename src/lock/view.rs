@@ -8,14 +8,21 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use tokio::sync::Notify;
 
+use self::summary::Summary;
 use super::clock::Moment;
+use super::counts::{Counts, ShardCounts};
 use super::engine::Engine;
+use super::grant::Grant;
 use super::hot::HotKey;
 use super::lane::{HeldBy, Lane};
 use super::manager::LockManager;
 use super::table::{Part, Place, SHARDS};
+use crate::backend::Mode;
+use crate::key::KeyMap;
 use crate::observe::Tally;
-use crate::{FencingToken, LockKey};
+use crate::{FencingToken, LockKey, Owner};
+
+mod summary;
 
 /// The number of parts of shards that a walk reads before other tasks run.
 const AT_ONCE: usize = 8;
@@ -37,20 +44,41 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone)]
 pub(crate) struct LaneView {
     pub(crate) key: LockKey,
-    /// The hold of this process, or `None` while only waiters are here.
+    /// The holds of this process, or `None` while only waiters are here.
     pub(crate) hold: Option<HoldView>,
-    /// The layer name of the hold.
+    /// The layer name of the oldest hold.
     pub(crate) layer: Option<SmolStr>,
     pub(crate) held_by: HeldBy,
     pub(crate) waiters: usize,
 }
 
-/// The hold of one owner of this process.
+/// The holds of the owners of this process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HoldView {
-    /// The time since the grant.
+    pub(crate) mode: Mode,
+    pub(crate) owners: usize,
+    /// The time since the first grant.
     pub(crate) since: Duration,
-    /// The time until the lease ends if no renewal succeeds.
+    /// The time until the first of their leases ends if no renewal succeeds.
+    pub(crate) left: Duration,
+    pub(crate) holds: u32,
+    /// `None` if their tokens differ.
+    pub(crate) token: Option<FencingToken>,
+}
+
+impl LaneView {
+    /// Returns `true` if further owners may hold the key in its mode.
+    pub(crate) fn may_have_several_owners(&self) -> bool {
+        (self.hold).is_some_and(|hold| hold.mode != Mode::Exclusive)
+    }
+}
+
+/// The hold of one owner of this process.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnerView {
+    pub(crate) owner: Owner,
+    pub(crate) layer: Option<SmolStr>,
+    pub(crate) since: Duration,
     pub(crate) left: Duration,
     pub(crate) holds: u32,
     pub(crate) token: FencingToken,
@@ -75,20 +103,6 @@ pub(crate) struct Walk {
     pub(crate) sampled: bool,
     /// The first keys in their order.
     pub(crate) top: Vec<LaneView>,
-}
-
-/// The totals of one walk.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Counts {
-    pub(crate) lanes: usize,
-    pub(crate) held: usize,
-    pub(crate) waiting: usize,
-    pub(crate) queued: usize,
-    pub(crate) unreleased: usize,
-    /// The lanes that a table of keys can show: those that are held or waited for.
-    pub(crate) shown: usize,
-    pub(crate) oldest_hold: Option<Duration>,
-    pub(crate) oldest_wait: Option<Duration>,
 }
 
 /// Keys in the order of their hashes, which no client can choose.
@@ -151,14 +165,41 @@ impl LockManager {
         self.engine().is_closing()
     }
 
-    /// Reads one lane.
+    /// Reads the lanes of one key.
     pub(crate) fn lane(&self, key: &LockKey) -> Option<LaneView> {
-        let now = Moment::now();
         let engine = self.engine();
-        engine.event(key, |lane, _| {
-            let is_known = is_shown(lane) || lane.is_returning();
-            is_known.then(|| view(key, lane, now, &engine.tally))
-        })
+        let mut summary = engine.lanes.inspect(key, Summary::of).unwrap_or_default();
+        if engine.has_permits() {
+            let lanes = &engine.lanes;
+            summary = lanes.fold_permits(key, summary, |all, _, lane| {
+                *all = all.and(Summary::of(lane));
+            });
+        }
+        let is_known = summary.is_shown() || summary.is_returning;
+        is_known.then(|| summary.view(key, Moment::now(), &engine.tally))
+    }
+
+    /// Returns the owners of this process that hold a key, the oldest `limit` first.
+    pub(crate) fn owners(&self, key: &LockKey, limit: usize) -> Vec<OwnerView> {
+        let engine = self.engine();
+        let add = |grants: &mut Vec<_>, lane: &Lane| grants.extend(lane.holders().map(Arc::clone));
+        let mut grants = Vec::new();
+        engine.lanes.inspect(key, |lane| add(&mut grants, lane));
+        if engine.has_permits() {
+            let lanes = &engine.lanes;
+            grants = lanes.fold_permits(key, grants, |grants, _, lane| add(grants, lane));
+        }
+        grants.sort_by_key(|grant| grant.granted_at());
+        let now = Moment::now();
+        let view = |grant: Arc<Grant>| OwnerView {
+            owner: grant.owner(),
+            layer: engine.tally.text(grant.name()).map(SmolStr::new),
+            since: now.since(grant.granted_at()),
+            left: grant.valid_until().since(now),
+            holds: grant.holds(),
+            token: grant.token(),
+        };
+        grants.into_iter().take(limit).map(view).collect()
     }
 
     /// Reads all lanes, and returns the first `limit` keys in `order`.
@@ -180,25 +221,38 @@ impl LockManager {
         let (mut counts, mut expired) = (Counts::default(), Vec::new());
         let mut pauses = Pauses::default();
         for shard in (turn % part..SHARDS).step_by(part) {
-            let before = counts;
+            let (mut read, mut permits) = (ShardCounts::default(), KeyMap::<Summary>::default());
             let mut place = Some(Place::start_of(shard));
             while let Some(at) = place {
                 pauses.pause().await;
-                let read = engine.lanes.inspect_part(at, |key, lane| {
+                let part = engine.lanes.inspect_part(at, |key, lane| {
                     if lane.is_return_over(first.now) {
                         expired.push(key.clone());
                     }
-                    counts.add(lane, first.now);
-                    first.add(key, lane);
+                    read.add(key, lane);
+                    read.add_times(lane, first.now);
+                    let summary = Summary::of(lane);
+                    if key.is_of_permit() {
+                        let permits = permits.entry(key.stored().clone()).or_default();
+                        *permits = permits.and(summary);
+                    } else {
+                        first.add(key, summary);
+                    }
                 });
-                place = match read {
+                place = match part {
                     Part::Read(next) => next,
                     Part::Moved => {
-                        counts = before;
+                        (read, permits) = Default::default();
                         Some(Place::start_of(shard))
                     }
                 };
             }
+            for (key, permits) in permits {
+                let others = engine.lanes.inspect(&key, Summary::of).unwrap_or_default();
+                // Alone, they came later in the order.
+                first.add(&key, permits.and(others));
+            }
+            counts = counts.plus(read.finish(&engine.lanes));
         }
         engine.forget(&expired, first.now);
         counts.multiply(part);
@@ -220,19 +274,25 @@ impl LockManager {
         for shard in start..SHARDS {
             let after = std::mem::take(&mut after);
             let is_next = |key: &LockKey| after.is_none_or(|after| key.hash_code() > after);
-            let mut hashes = Vec::new();
+            let (mut hashes, mut permits) = (Vec::new(), KeyMap::<Summary>::default());
             let mut place = Some(Place::start_of(shard));
             while let Some(at) = place {
                 pauses.pause().await;
                 let read = lanes.inspect_part(at, |key, lane| {
-                    if is_next(key) && is_shown(lane) {
-                        hashes.push(key.hash_code());
+                    if !is_next(key.stored()) || !lane.is_shown() {
+                        return;
+                    }
+                    hashes.push(key.stored().hash_code());
+                    if key.is_of_permit() {
+                        let permits = permits.entry(key.stored().clone()).or_default();
+                        *permits = permits.and(Summary::of(lane));
                     }
                 });
                 place = match read {
                     Part::Read(next) => next,
                     Part::Moved => {
                         hashes.clear();
+                        permits.clear();
                         Some(Place::start_of(shard))
                     }
                 };
@@ -243,12 +303,23 @@ impl LockManager {
             let is_full = hashes.len() >= room;
             hashes.truncate(room);
             let now = Moment::now();
+            let mut add = |key: &LockKey, summary: Summary| {
+                if summary.is_shown() {
+                    page.rows.push(summary.view(key, now, &engine.tally));
+                }
+            };
             for hash in &hashes {
                 lanes.inspect_hash(*hash, |key, lane| {
-                    if is_shown(lane) {
-                        page.rows.push(view(key, lane, now, &engine.tally));
+                    if !key.is_of_permit() {
+                        let permits = permits.remove(key).unwrap_or_default();
+                        add(key, permits.and(Summary::of(lane)));
                     }
                 });
+            }
+            // No lane of another mode has their keys.
+            let is_read = |key: &LockKey| hashes.binary_search(&key.hash_code()).is_ok();
+            for (key, summary) in permits.iter().filter(|(key, _)| is_read(key)) {
+                add(key, *summary);
             }
             // A key that left between the two looks leaves the page shorter.
             if is_full {
@@ -310,39 +381,6 @@ impl Pauses {
     }
 }
 
-impl Counts {
-    fn add(&mut self, lane: &Lane, now: Moment) {
-        self.lanes += usize::from(!lane.is_yielding());
-        self.waiting += lane.waiters();
-        self.queued += usize::from(lane.has_place());
-        self.unreleased += usize::from(lane.is_returning());
-        self.shown += usize::from(is_shown(lane));
-        // Mostly the first waiter waits longest, and a queue can be long.
-        let waited = lane.claims().next().map(|claim| now.since(claim.since));
-        self.oldest_wait = self.oldest_wait.max(waited);
-        if let Some(grant) = lane.holder() {
-            self.held += 1;
-            self.oldest_hold = self.oldest_hold.max(Some(now.since(grant.granted_at())));
-        }
-    }
-
-    /// Estimates the numbers of all lanes from those of one in `part`.
-    fn multiply(&mut self, part: usize) {
-        let Self {
-            lanes,
-            held,
-            waiting,
-            queued,
-            unreleased,
-            shown,
-            ..
-        } = self;
-        for count in [lanes, held, waiting, queued, unreleased, shown] {
-            *count *= part;
-        }
-    }
-}
-
 /// The first keys in an order.
 #[derive(Debug)]
 struct First<'a> {
@@ -354,8 +392,8 @@ struct First<'a> {
 }
 
 impl First<'_> {
-    fn add(&mut self, key: &LockKey, lane: &Lane) {
-        let Some(rank) = self.order.rank(lane, self.now) else {
+    fn add(&mut self, key: &LockKey, summary: Summary) {
+        let Some(rank) = self.order.rank(&summary, self.now) else {
             return;
         };
         // A key is read only when it enters.
@@ -363,7 +401,7 @@ impl First<'_> {
         if self.heap.len() >= self.limit && last.is_none_or(|Reverse(last)| last.rank >= rank) {
             return;
         }
-        let view = view(key, lane, self.now, self.tally);
+        let view = summary.view(key, self.now, self.tally);
         self.heap.push(Reverse(Ranked { rank, view }));
         if self.heap.len() > self.limit {
             drop(self.heap.pop());
@@ -374,7 +412,8 @@ impl First<'_> {
         // `Reverse` sorts the least rank last.
         let sorted = self.heap.into_sorted_vec().into_iter();
         let mut seen = HashSet::new();
-        // A shard that was read again shows keys twice. Each of them takes the place of another key in this walk.
+        // A shard that was read again shows keys twice, and the lanes of permits may follow another lane of their key. Each
+        // of them takes the place of another key in this walk.
         let sorted = sorted.filter(|Reverse(ranked)| seen.insert(ranked.view.key.clone()));
         sorted.map(|Reverse(ranked)| ranked.view).collect()
     }
@@ -382,41 +421,13 @@ impl First<'_> {
 
 impl Order {
     /// Returns the place of a key among the others, or `None` if it does not belong to them.
-    fn rank(self, lane: &Lane, now: Moment) -> Option<Rank> {
-        let (holder, waiters) = (lane.holder(), lane.waiters());
+    fn rank(self, summary: &Summary, now: Moment) -> Option<Rank> {
         match self {
-            Self::Waiters if !is_shown(lane) => None,
-            Self::Waiters => {
-                let since = holder.map_or(now, |grant| grant.granted_at());
-                Some((waiters, Reverse(since), 0))
-            }
-            Self::Age => Some((0, Reverse(holder?.granted_at()), waiters)),
-            Self::Remaining => Some((0, Reverse(holder?.valid_until()), waiters)),
+            Self::Waiters if !summary.is_shown() => None,
+            Self::Waiters => Some((summary.waiters, Reverse(summary.since().unwrap_or(now)), 0)),
+            Self::Age => Some((0, Reverse(summary.since()?), summary.waiters)),
+            Self::Remaining => Some((0, Reverse(summary.until()?), summary.waiters)),
         }
-    }
-}
-
-fn hold(lane: &Lane, now: Moment) -> Option<HoldView> {
-    lane.holder().map(|grant| HoldView {
-        since: now.since(grant.granted_at()),
-        left: grant.valid_until().since(now),
-        holds: grant.holds(),
-        token: grant.token(),
-    })
-}
-
-fn is_shown(lane: &Lane) -> bool {
-    lane.holder().is_some() || lane.waiters() > 0
-}
-
-fn view(key: &LockKey, lane: &Lane, now: Moment, tally: &Tally) -> LaneView {
-    let layer = lane.holder().and_then(|grant| tally.text(grant.name()));
-    LaneView {
-        key: key.clone(),
-        hold: hold(lane, now),
-        layer: layer.map(SmolStr::new),
-        held_by: lane.held_by(),
-        waiters: lane.waiters(),
     }
 }
 

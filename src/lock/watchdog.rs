@@ -193,9 +193,10 @@ fn mark_suspect(engine: &Arc<Engine>, home: &Home) {
 }
 
 fn reject_late(engine: &Arc<Engine>, now: Moment) {
-    let all = engine
-        .lanes
-        .for_each(|_, lane, effects| lane.reject_late(now, effects));
+    let all = engine.lanes.for_each(|key, lane, effects| {
+        lane.reject_late(now, effects);
+        lane.admit(key, now, effects);
+    });
     engine.carry_out_all(all);
 }
 
@@ -233,8 +234,13 @@ async fn renew(
     let _turn = turns.acquire().await;
     // After the wait, in which a due renewal takes less memory than the renewal.
     let renewals = batch.into_iter().map(|due| {
-        let DueRenewal { key, lease, ttl } = due;
-        Renewal::new(key, engine.lease_id(lease), ttl)
+        let DueRenewal {
+            key,
+            lease,
+            ttl,
+            mode,
+        } = due;
+        Renewal::new(key, engine.lease_id(lease), ttl).with_mode(mode)
     });
     let mut batch: Vec<_> = renewals.collect();
     // Locks may have been released or lost during the wait, and must not be renewed.
@@ -257,7 +263,7 @@ async fn renew(
     engine.renewed(&batch, &outcomes);
     for (renewal, outcome) in batch.iter().zip(&outcomes) {
         engine.tally.renewed(match outcome {
-            Ok(Renewed::Renewed) => Reply::Done,
+            Ok(Renewed::Renewed | Renewed::Wanted) => Reply::Done,
             Ok(Renewed::NotHeld) => Reply::NotHeld,
             Err(_) => Reply::Failed,
         });

@@ -4,11 +4,13 @@ use std::time::Duration;
 use super::millis::millis;
 use super::request_span::RequestSpan;
 use super::via::Via;
+use crate::mode::Mode;
 
 /// The grant of a key, and what later events need of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantInfo<'a> {
     pub(crate) layer: Option<&'a str>,
+    pub(crate) mode: Mode,
     pub(crate) via: Via,
     pub(crate) token: i64,
     pub(crate) waited: Duration,
@@ -26,6 +28,7 @@ pub(crate) fn granted<'a>(grant: impl FnOnce() -> GrantInfo<'a>) {
             parent: grant.span.id(),
             {
                 lock.layer = grant.layer,
+                lock.mode = grant.mode.as_str(),
                 lock.via = grant.via.as_str(),
                 lock.wait_ms = millis(grant.waited),
                 lock.token = grant.token,

@@ -21,6 +21,7 @@ pub(crate) fn lost(loss: &Loss<'_>) {
     {
         let GrantInfo {
             layer,
+            mode,
             via,
             token,
             waited,
@@ -32,6 +33,7 @@ pub(crate) fn lost(loss: &Loss<'_>) {
             {
                 lock.layer = layer,
                 lock.lost_reason = loss.reason.as_str(),
+                lock.mode = mode.as_str(),
                 lock.via = via.as_str(),
                 lock.token = token,
                 lock.wait_ms = millis(waited),

@@ -29,6 +29,7 @@ macro_rules! outcomes {
 
 outcomes! {
     Busy = "busy",
+    Full = "full",
     TooManyWaiters = "too_many_waiters",
     Overloaded = "overloaded",
     Unavailable = "unavailable",
@@ -44,6 +45,8 @@ outcomes! {
     InvalidOption = "invalid_option",
     KeyConflict = "key_conflict",
     ReentrancyLimit = "reentrancy_limit",
+    Upgrade = "upgrade",
+    Unsupported = "unsupported",
 }
 
 label! {
@@ -74,6 +77,7 @@ label! {
         Release = "release",
         ReleaseOrKeep = "release_or_keep",
         Extend = "extend",
+        Downgrade = "downgrade",
         Inspect = "inspect",
         ForceRelease = "force_release",
     }

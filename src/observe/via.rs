@@ -37,5 +37,7 @@ label! {
         LeaseEnded = "lease_ended",
         /// An operator released the lock, [`force_release`](crate::LockManager::force_release).
         Forced = "forced",
+        /// The result of a [`downgrade`](crate::LockGuard::downgrade) was unknown, so the lock was released.
+        Downgrade = "downgrade",
     }
 }

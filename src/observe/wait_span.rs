@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::millis::millis;
 use super::outcome::Outcome;
 use super::via::Via;
+use crate::mode::Mode;
 
 /// The span of an acquire that waits, a child of the span of its caller.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ impl WaitSpan {
     /// Begins the span. `keys` is called only if a subscriber records it.
     pub(crate) fn begin<'a>(
         layer: impl FnOnce() -> Option<&'a str>,
+        mode: impl FnOnce() -> Mode,
         keys: impl FnOnce() -> Option<String>,
     ) -> Self {
         #[cfg(feature = "tracing")]
@@ -28,6 +30,7 @@ impl WaitSpan {
                 target: "tower_lock",
                 "lock.acquire",
                 lock.layer = layer(),
+                lock.mode = mode().as_str(),
                 lock.keys = Empty,
                 lock.queue_position = Empty,
                 lock.via = Empty,
@@ -49,7 +52,7 @@ impl WaitSpan {
         }
         #[cfg(not(feature = "tracing"))]
         {
-            let _unused_without_features = (layer, keys);
+            let _unused_without_features = (layer, mode, keys);
             Self {}
         }
     }

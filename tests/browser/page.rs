@@ -300,6 +300,69 @@ async fn release_in_other_process_has_warning() {
     browser.finish(&[]).await;
 }
 
+/// Each mode is named with its owners, and an operator releases one of several.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_several_owners_is_released() {
+    let locks = LockManager::in_memory();
+    let permits = [
+        locks.acquire("p").permits(9).await.unwrap(),
+        locks.acquire("p").permits(9).await.unwrap(),
+        locks.acquire("p").permits(9).await.unwrap(),
+    ];
+    let _others = [
+        locks.acquire("s").shared().await.unwrap(),
+        locks.acquire("s").shared().await.unwrap(),
+        locks.acquire("q").permits(9).await.unwrap(),
+        locks.acquire("e").await.unwrap(),
+    ];
+    let board = |board: Dashboard| board.unprotected().allow_force_release(|_| Ok(()));
+    let server = Server::with(locks.clone(), board, 0).await;
+    let browser = Browser::start().await;
+    browser.open_live(&server.url()).await;
+    browser.until_listed(4).await;
+    let modes = "Object.fromEntries([...document.querySelectorAll('#keys tbody tr')]
+        .map(it => [it.cells[0].textContent, it.cells[1].textContent]))";
+    assert_eq!(
+        browser.value(modes).await,
+        json!({ "p": "3 permits", "s": "2 shared", "q": "1 permit", "e": "exclusive" })
+    );
+    let note = "document.querySelector('#totals dd + dd').textContent";
+    assert_eq!(
+        browser.value(note).await,
+        json!("keys, by this process, 1 exclusive, 2 shared, 4 permits")
+    );
+
+    let look_up = "document.getElementById('key').value = 'p';
+        document.getElementById('find').requestSubmit();";
+    browser.run(look_up).await.unwrap();
+    browser.until_details_open().await;
+    let list = browser.text("#d-list").await;
+    assert!(list.contains("Mode\n3 permits"), "{list}");
+    let listed = "[...document.querySelectorAll('#owners button')].map(it => it.textContent)";
+    let owners = permits.each_ref().map(|guard| guard.owner().to_string());
+    assert_eq!(browser.value(listed).await, json!(owners));
+    browser
+        .run("document.querySelectorAll('#owners button')[1].click()")
+        .await
+        .unwrap();
+    let only = format!("Only {} is released.", owners[1]);
+    assert_eq!(browser.text("#f-owner").await, only);
+    browser.tab_to("#f-confirm").await;
+    browser.keys("p").await;
+    browser.tab_to("#f-reason").await;
+    browser.keys("the handler hangs").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.getElementById('f-result').textContent === 'Released.'")
+        .await;
+    let held = permits.each_ref().map(|guard| guard.is_held());
+    assert_eq!(held, [true, false, true]);
+    browser
+        .until("document.querySelectorAll('#owners button').length === 2")
+        .await;
+    browser.finish(&[]).await;
+}
+
 /// A peer is a link, and an address of another scheme is none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_are_links_to_web_pages_only() {

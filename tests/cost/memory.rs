@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::runtime::Runtime;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Release, Released,
+    AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Modes, Release, Released,
     Renewal, Renewed,
 };
 use tower_lock::{AcquireFuture, Backend, LockGuard, LockKey, LockManager};
@@ -16,6 +16,8 @@ use uuid::Uuid;
 const LOCKS: usize = 100_000;
 /// Without the guard, which the caller stores.
 const PER_HELD_LOCK: usize = 400;
+/// Without the guard.
+const PER_READER: usize = 200;
 /// With the future of the acquire.
 const PER_WAITER: usize = 600;
 
@@ -35,6 +37,10 @@ impl Backend for Forgetful {
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         vec![Ok(Released::Released); leases.len()]
+    }
+
+    fn modes(&self) -> Modes {
+        Modes::EXCLUSIVE.with_shared()
     }
 
     fn watch(&self, _: &LockKey, _: Uuid) -> Hints {
@@ -100,4 +106,21 @@ fn waiter_needs_at_most_600_bytes() {
     let bytes = bytes - size_of::<Pin<Box<AcquireFuture>>>();
     println!("{bytes} bytes per waiter");
     assert!(bytes <= PER_WAITER, "{bytes} bytes");
+}
+
+#[test]
+fn joined_reader_needs_at_most_200_bytes() {
+    let (runtime, locks) = (runtime(), LockManager::builder(Forgetful::default()));
+    let locks = locks.build().unwrap();
+    let _first = runtime.block_on(locks.acquire("k").shared().into_future());
+    let bytes = bytes_each(&runtime, async {
+        let mut guards = Vec::with_capacity(LOCKS);
+        for _ in 0..LOCKS {
+            guards.push(locks.acquire("k").shared().await.unwrap());
+        }
+        guards
+    });
+    let bytes = bytes - size_of::<LockGuard>();
+    println!("{bytes} bytes per reader");
+    assert!(bytes <= PER_READER, "{bytes} bytes");
 }

@@ -186,6 +186,11 @@ for_every_number_of_polls!(dropped_release_of_keys_leaves_nothing, |world, polls
     dropped_after(polls, guard.release()).await
 });
 
+for_every_number_of_polls!(dropped_downgrade_leaves_nothing, |world, polls| {
+    let mut guard = world.here.acquire(KEYS).await.unwrap();
+    dropped_after(polls, guard.downgrade()).await
+});
+
 for_every_number_of_polls!(dropped_run_leaves_nothing, |world, polls| {
     let work = world.here.acquire("a").run(|_| sleep(10 * MS));
     dropped_after(polls, work).await

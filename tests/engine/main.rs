@@ -6,16 +6,19 @@ mod bounds;
 mod cancellation;
 #[cfg(feature = "conformance")]
 mod conformance;
+mod downgrade;
 mod faults;
 mod groups;
 mod hold;
 mod load;
 mod no_wait;
 mod owners;
+mod permits;
 mod quorum;
 mod runtimes;
 mod schedules;
 mod several_keys;
+mod shared;
 mod stress;
 #[path = "../support/mod.rs"]
 mod support;

@@ -37,6 +37,21 @@ async fn unpolled_first_attempt_frees_key_at_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unpolled_writer_delays_readers_until_deadline() {
+    let locks = LockManager::in_memory();
+    let _reader = locks.acquire("k").shared().await.unwrap();
+    let start = Instant::now();
+    let _unpolled = polled_once(locks.acquire("k").wait(SECOND)).await;
+    let later = locks.acquire("k").shared().wait(30 * SECOND).await.unwrap();
+    assert!(
+        start.elapsed() <= SECOND + ROUND_TRIPS,
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(later.is_held());
+}
+
+#[tokio::test(start_paused = true)]
 async fn unpolled_first_attempt_frees_key_elsewhere() {
     let wire = Simulated::new(MS);
     let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));

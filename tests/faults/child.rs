@@ -13,6 +13,12 @@ use crate::support::suspended_clock::SuspendedClock;
 /// The environment variable with the URL, the lease in milliseconds, and the keys.
 const ORDER: &str = "LOCKS_FOR_ANOTHER_PROCESS";
 
+/// Precedes a key that the process acquires as a reader.
+pub(crate) const READING: &str = "reading:";
+
+/// Precedes a key of which the process acquires one of two permits.
+pub(crate) const PERMIT: &str = "permit:";
+
 /// Runs the child process, if this is one. Each line that it prints begins with a word that names its
 /// content.
 pub(crate) fn main() -> bool {
@@ -28,7 +34,13 @@ pub(crate) fn main() -> bool {
         let locks = manager(url, lease).await;
         let mut guards = Vec::new();
         for key in order {
-            let guard = locks.acquire(key).wait_forever().await.expect("a lock");
+            let acquire = match (key.strip_prefix(READING), key.strip_prefix(PERMIT)) {
+                (Some(key), _) => locks.acquire(key).shared(),
+                (_, Some(key)) => locks.acquire(key).permits(2),
+                (None, None) => locks.acquire(key),
+            };
+            let guard = acquire.wait_forever().await.expect("a lock");
+            let key = guard.key().as_str();
             println!("holds {key} {} {}", guard.fencing_token(), guard.owner());
             guards.push(guard);
         }

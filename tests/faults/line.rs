@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+use tower_lock::Acquire;
 
 use crate::referee::Referee;
 use crate::run::Run;
@@ -102,11 +103,29 @@ pub(crate) struct Holder {
 
 impl Holder {
     pub(crate) async fn acquire(run: &Run, process: usize) -> Self {
+        Self::by(run, process, run.managers[process].acquire(PRIZE)).await
+    }
+
+    pub(crate) async fn share(run: &Run, process: usize) -> Self {
+        Self::by(run, process, run.managers[process].acquire(PRIZE).shared()).await
+    }
+
+    /// Waits for a permit of the prize.
+    pub(crate) async fn permit(run: &Run, process: usize, limit: u32) -> Self {
+        let acquire = run.managers[process].acquire(PRIZE).permits(limit);
+        Self::below(run, process, acquire.wait(PATIENCE), limit).await
+    }
+
+    async fn by(run: &Run, process: usize, acquire: Acquire) -> Self {
+        Self::below(run, process, acquire, 0).await
+    }
+
+    async fn below(run: &Run, process: usize, acquire: Acquire, limit: u32) -> Self {
         let asked = run.referee.asks();
-        let guard = run.managers[process].acquire(PRIZE).await;
-        let guard = guard.expect("it is free");
+        let guard = acquire.await.expect("no owner excludes it");
         let terms = (run.row.lease, true);
         let checked = run.referee.granted(guard, process, asked, terms);
+        let checked = checked.below(limit);
         let (release, released) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             tokio::select! {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tower_lock::{Acquire, ErrorKind, LockGuard, LockManager};
+use tower_lock::{Acquire, LockGuard, LockManager};
 
 use crate::referee::{CheckedGuard, Referee};
 use crate::run::PROCESSES;
@@ -27,6 +27,13 @@ pub(crate) fn kept(process: usize) -> String {
     format!("own:{process}")
 }
 
+/// The key that some workers read and others write.
+pub(crate) const SHARED: &str = "shared:mixed";
+/// The key of which some workers acquire permits.
+pub(crate) const PERMITS: &str = "permits:mixed";
+/// The key that all processes read for as long as they can.
+pub(crate) const READ: &str = "shared:read";
+
 fn leased(process: usize) -> String {
     format!("leased:{process}")
 }
@@ -43,11 +50,14 @@ pub(crate) fn millis(range: Range<u64>) -> Duration {
 pub(crate) struct Load {
     workers: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
+    permits: bool,
 }
 
 impl Load {
-    pub(crate) fn new() -> Self {
+    /// `permits`: the store has them.
+    pub(crate) fn new(permits: bool) -> Self {
         Self {
+            permits,
             workers: Vec::new(),
             stop: watch::channel(false).0,
         }
@@ -73,7 +83,14 @@ impl Load {
             workers.push(tokio::spawn(worker().on_a_hot_key(key)));
         }
         workers.push(tokio::spawn(worker().on_pairs()));
-        workers.push(tokio::spawn(worker().for_good(kept(process))));
+        workers.push(tokio::spawn(worker().for_good(kept(process), false)));
+        workers.push(tokio::spawn(worker().for_good(READ.to_owned(), true)));
+        for _ in 0..2 {
+            workers.push(tokio::spawn(worker().on_shared_key()));
+            if self.permits {
+                workers.push(tokio::spawn(worker().on_permits()));
+            }
+        }
         workers.push(tokio::spawn(
             worker().about_a_third(format!("third:{process}")),
         ));
@@ -142,6 +159,37 @@ impl Worker {
         }
     }
 
+    async fn on_shared_key(mut self) {
+        while !self.is_over() {
+            let how = How {
+                shared: random(4) > 0,
+                ..How::at_random(self.lease)
+            };
+            if let Some(checked) = self.take(SHARED, how, None).await {
+                checked.keep(millis(5..60)).await;
+                self.let_go(checked).await;
+            }
+            sleep(millis(1..25)).await;
+        }
+    }
+
+    async fn on_permits(mut self) {
+        while !self.is_over() {
+            // As processes of two versions.
+            let limit = if random(4) == 0 { 2 } else { 3 };
+            let how = How {
+                permits: limit,
+                ..How::at_random(self.lease)
+            };
+            if let Some(checked) = self.take(PERMITS, how, None).await {
+                let checked = checked.below(limit);
+                checked.keep(millis(5..60)).await;
+                self.let_go(checked).await;
+            }
+            sleep(millis(1..25)).await;
+        }
+    }
+
     async fn on_pairs(mut self) {
         while !self.is_over() {
             let (a, b) = (random(PAIRED), 1 + random(PAIRED - 1));
@@ -164,9 +212,10 @@ impl Worker {
     }
 
     /// Holds the key until it is lost, and then acquires it again.
-    async fn for_good(mut self, key: String) {
+    async fn for_good(mut self, key: String, shared: bool) {
         while !self.is_over() {
             let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
+            let how = How { shared, ..how };
             if let Some(checked) = self.take(&key, how, None).await {
                 let for_good = checked.keep(Duration::from_secs(3_600));
                 self.until_stopped(for_good).await;
@@ -234,7 +283,7 @@ impl Worker {
             Err(error) => {
                 let terms = (how.wait, asked);
                 self.referee.refused(key, self.process, terms, &error);
-                if error.kind() != ErrorKind::Busy {
+                if !error.is_busy() {
                     sleep(millis(10..40)).await;
                 }
                 None
@@ -291,6 +340,9 @@ struct How {
     wait: Option<Duration>,
     lease: Duration,
     renewed: bool,
+    shared: bool,
+    /// The limit of permits, or 0.
+    permits: u32,
 }
 
 impl How {
@@ -299,6 +351,8 @@ impl How {
             wait,
             lease,
             renewed: true,
+            shared: false,
+            permits: 0,
         }
     }
 
@@ -307,6 +361,8 @@ impl How {
             wait: Some(Duration::from_secs(3)),
             lease,
             renewed: false,
+            shared: false,
+            permits: 0,
         }
     }
 
@@ -323,6 +379,14 @@ impl How {
         let acquire = match self.wait {
             Some(wait) => acquire.wait(wait),
             None => acquire.no_wait(),
+        };
+        let acquire = match self.shared {
+            true => acquire.shared(),
+            false => acquire,
+        };
+        let acquire = match self.permits {
+            0 => acquire,
+            limit => acquire.permits(limit),
         };
         if self.renewed {
             acquire

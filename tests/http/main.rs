@@ -25,13 +25,15 @@ mod misconfigured;
 mod observe;
 mod options;
 mod paths;
+#[cfg(all(unix, feature = "redis"))]
+mod permits;
 mod random;
 mod rejections;
 mod retry_after;
 mod scope;
 mod served;
 mod server_timing;
-#[cfg(all(unix, feature = "redis"))]
+mod shared_reads;
 mod shutdown;
 mod stacks;
 mod status_table;

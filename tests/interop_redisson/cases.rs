@@ -12,7 +12,7 @@ use crate::table::Latencies;
 
 pub(crate) const BOTH: &str = "both";
 pub(crate) const JAVA_RUST: &str = "Java → Rust";
-const RUST_JAVA: &str = "Rust → Java";
+pub(crate) const RUST_JAVA: &str = "Rust → Java";
 pub(crate) const NO_LEASE: i64 = -1;
 /// The limits for the median and the 99th percentile of waiters that are notified. A waiter of this crate polls after
 /// 0.9 s, and Java waits for the end of the lease. On a busy machine, some processes run late.

@@ -8,6 +8,7 @@ mod busy;
 mod cases;
 mod child;
 mod java;
+mod shared;
 mod sides;
 #[path = "../support/mod.rs"]
 mod support;
@@ -63,6 +64,9 @@ async fn on_one_server(version: &'static str) -> Vec<Row> {
     for managers in [1, 4] {
         turns::beside_relocking_thread(&mut sides, managers).await;
     }
+    shared::excluded(&mut sides).await;
+    shared::consistent(&mut sides).await;
+    shared::writers_among_readers(&mut sides).await;
     cases::watchdogs(&mut sides).await;
     cases::crashes(&mut sides).await;
     cases::views(&mut sides).await;
@@ -101,5 +105,11 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     }
     cases::crashes(&mut sides).await;
     cases::names(&mut sides).await;
+    shared::excluded(&mut sides).await;
+    shared::consistent(&mut sides).await;
+    // With plain messages, no server counts all subscribers. Readers that overlap without end then keep Java out.
+    if publish == Publish::Auto {
+        shared::writers_among_readers(&mut sides).await;
+    }
     sides.rows
 }

@@ -4,17 +4,18 @@
 use crate::exports;
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
-    Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, QuorumBuilder,
-    Release, Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
+    Downgraded, Extended, Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest,
+    LeaseId, Modes, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    TransferTerms,
 };
 use tower_lock::{
     Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
     ByQuery, ConfigError, ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody,
     LockGuard, LockInfo, LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder,
     LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, LockTiming, Lost,
-    LostReason, Memory, OnLost, OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture, Snapshot,
-    Unlocked, Via,
+    LostReason, Memory, Mode, OnLost, OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture,
+    Snapshot, Unlocked, Via,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -38,7 +39,8 @@ macro_rules! assert_error {
 }
 
 // Keys, owners and tokens.
-assert_shared!(LockKey, LockKeys, Owner, FencingToken);
+assert_shared!(LockKey, LockKeys, Mode, Modes, Owner, FencingToken);
+assert_impl_all!(Mode: Copy, Eq, std::hash::Hash, Default);
 assert_impl_all!(LockKey: Clone, Eq, std::hash::Hash, Ord);
 assert_impl_all!(Owner: Copy, Eq, std::hash::Hash);
 assert_impl_all!(FencingToken: Copy, Ord, Into<i64>, std::fmt::Display);
@@ -84,6 +86,7 @@ assert_shared!(
     Released,
     ReleasedOrKept,
     Extended,
+    Downgraded,
     ForceReleased,
     BackendErrorKind
 );
@@ -123,10 +126,10 @@ mod axum {
     use super::*;
     use tower_lock::{
         ByPathParam, ByPathParamAs, ByPathParams, FromTarget, HeldRejection, LockScopeRejection,
-        Locked, LockedRejection, OwnerRejection,
+        Locked, LockedRejection, LockedShared, OwnerRejection, Shared,
     };
 
-    assert_shared!(ByPathParam, ByPathParamAs<Local>, ByPathParams, FromTarget, Locked<String>, Locked<String, ByPathParam>, LockedRejection<String>);
+    assert_shared!(ByPathParam, ByPathParamAs<Local>, ByPathParams, FromTarget, Locked<String>, Locked<String, ByPathParam>, LockedShared<String>, Shared<ByPathParam>, LockedRejection<String>);
     assert_error!(
         HeldRejection,
         OwnerRejection,

@@ -29,6 +29,7 @@ const GROUND: &[&str] = &[
     "owner",
     "error",
     "jitter",
+    "mode",
     "observe",
     "task",
     "test_util",
@@ -40,7 +41,7 @@ const HTTP: &[&str] = &["http", "http_body", "tower", "axum"];
 const LAYERS: &[Layer] = &[
     Layer {
         modules: GROUND,
-        may_name: &["error", "test_util"],
+        may_name: &["error", "mode", "owner", "test_util"],
         never: HTTP,
     },
     // The guide contains only documentation.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use tower_lock::LockKey;
 use tower_lock::Memory;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ForceReleased, HintSender,
-    Hints, Holder, Release, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Downgraded, ForceReleased,
+    HintSender, Hints, Holder, Modes, Release, Released, Renewal, Renewed,
 };
 use uuid::Uuid;
 
@@ -81,6 +81,16 @@ impl Backend for Faulty {
             Some(fault) => leases.iter().map(|_| Err(fault.error())).collect(),
             None => self.memory.release(leases).await,
         }
+    }
+
+    /// Takes effect without a reply.
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        self.memory.downgrade(lease).await?;
+        Err(Fault::Unknown.error())
+    }
+
+    fn modes(&self) -> Modes {
+        self.memory.modes()
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {

@@ -120,9 +120,19 @@ fn losses_are_counted_by_reason() {
             guard.lost().await;
             tokio::time::sleep(SECOND).await;
         }
+        let locks = LockManager::builder(Faulty::default()).build().unwrap();
+        let mut guard = locks.acquire("k").await.unwrap();
+        guard.downgrade().await.unwrap_err();
     });
     let lost = seen.counts("tower_lock_lost_total");
-    let expected = ["expired", "forced", "lease_ended", "max_hold", "not_held"];
+    let expected = [
+        "downgrade",
+        "expired",
+        "forced",
+        "lease_ended",
+        "max_hold",
+        "not_held",
+    ];
     let expected = expected.map(|reason| format!("{{reason=\"{reason}\"}}"));
     let reasons: Vec<_> = lost
         .iter()
@@ -131,7 +141,7 @@ fn losses_are_counted_by_reason() {
     assert_eq!(reasons, expected);
     assert!(lost.iter().all(|(_, count)| *count == 1), "{lost:?}");
     // Each loss ends a hold.
-    assert_eq!(seen.samples("tower_lock_hold_seconds").len(), 5);
+    assert_eq!(seen.samples("tower_lock_hold_seconds").len(), 6);
 }
 
 #[test]
@@ -162,17 +172,46 @@ fn gauges_show_present_holders_and_waiters() {
             // The sum over both managers, by name, and the maximum.
             for (layer, held, waiting) in [
                 ("", 2.0, 0.0),
-                ("{layer=\"orders\"}", 2.0, 0.0),
-                ("{layer=\"jobs\"}", 0.0, 1.0),
+                (",layer=\"orders\"", 2.0, 0.0),
+                (",layer=\"jobs\"", 0.0, 1.0),
             ] {
-                assert_eq!(seen.gauge(&format!("tower_lock_held{layer}")), held);
-                assert_eq!(seen.gauge(&format!("tower_lock_waiting{layer}")), waiting);
+                let series = format!("tower_lock_held{{mode=\"exclusive\"{layer}}}");
+                assert_eq!(seen.gauge(&series), held);
+                let layer = layer.replace(',', "");
+                let series = format!("tower_lock_waiting{{{layer}}}").replace("{}", "");
+                assert_eq!(seen.gauge(&series), waiting);
             }
             assert_eq!(seen.gauge("tower_lock_waiting_limit"), 65_546.0);
             assert_eq!(seen.gauge("tower_lock_waiting_ratio"), 1.0 / 65_536.0);
             assert_eq!(seen.gauge("tower_lock_oldest_hold_seconds"), 3.0);
             assert_eq!(seen.gauge("tower_lock_oldest_wait_seconds"), 1.0);
             drop((guards, elsewhere, waiting));
+        });
+    });
+}
+
+/// Owners that share a key count one each.
+#[test]
+fn gauge_counts_owners_of_each_mode() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let locks = LockManager::in_memory();
+            let guards = [
+                locks.acquire("e").await.unwrap(),
+                locks.acquire("s").shared().await.unwrap(),
+                locks.acquire("s").shared().await.unwrap(),
+                locks.acquire("p").permits(5).await.unwrap(),
+                locks.acquire("p").permits(5).await.unwrap(),
+                locks.acquire("q").permits(5).await.unwrap(),
+            ];
+            locks.flush_metrics();
+            let seen = recorder.read();
+            for (mode, owners) in [("exclusive", 1.0), ("shared", 2.0), ("permit", 3.0)] {
+                let held = seen.gauge(&format!("tower_lock_held{{mode=\"{mode}\"}}"));
+                assert_eq!(held, owners, "{mode}");
+            }
+            drop(guards);
         });
     });
 }
@@ -213,7 +252,12 @@ fn gauges_return_to_zero_with_their_manager() {
         locks.flush_metrics();
         drop((guard, locks));
     });
-    for name in ["held", "waiting", "waiting_limit", "oldest_hold_seconds"] {
+    for name in [
+        "held{mode=\"exclusive\"}",
+        "waiting",
+        "waiting_limit",
+        "oldest_hold_seconds",
+    ] {
         assert_eq!(seen.gauge(&format!("tower_lock_{name}")), 0.0, "{name}");
     }
 }

@@ -115,7 +115,12 @@ fn series_begin_at_zero_when_manager_is_built() {
             }
             let named = "tower_lock_lost_total{reason=\"expired\",layer=\"orders\"}";
             assert_eq!(seen.count(named), 0);
-            for series in ["held", "waiting", "unreleased", "watchdog_lag_seconds"] {
+            for series in [
+                "held{mode=\"permit\"}",
+                "waiting",
+                "unreleased",
+                "watchdog_lag_seconds",
+            ] {
                 assert_eq!(
                     before.gauge(&format!("tower_lock_{series}")),
                     0.0,
@@ -173,11 +178,11 @@ fn series_are_as_many_as_documented() {
         })
     };
     let memory = series(&of(LockManager::in_memory));
-    assert_eq!(memory, [121, 121, 20]);
+    assert_eq!(memory, [127, 127, 20]);
     let commands = series(&of(|| {
         LockManager::builder(Faulty::default()).build().unwrap()
     }));
-    assert_eq!(commands, [121, 121, 20 + 25 + 27 * PER_HISTOGRAM]);
+    assert_eq!(commands, [127, 127, 20 + 25 + 30 * PER_HISTOGRAM]);
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn idle_timeout_keeps_counters_and_gauges() {
             scrape();
             let idle = scrape();
             for line in [
-                "tower_lock_held 1\n",
+                "tower_lock_held{mode=\"exclusive\"} 1\n",
                 "tower_lock_waiting 0\n",
                 "tower_lock_waiting_limit 65536\n",
                 "tower_lock_lost_total{reason=\"expired\"} 0\n",
@@ -105,7 +105,7 @@ fn idle_timeout_keeps_counters_and_gauges() {
             drop(locks.acquire("k").await.unwrap());
             let later = scrape();
             for line in [
-                "tower_lock_held 0\n",
+                "tower_lock_held{mode=\"exclusive\"} 0\n",
                 "tower_lock_grants_total{via=\"backend\"} 2\n",
                 // A removed histogram begins again.
                 "tower_lock_hold_seconds_count 2\n",

@@ -107,6 +107,21 @@ fn loss_after_end_of_span_is_still_logged() {
 }
 
 #[test]
+fn loss_by_downgrade_belongs_to_its_request() {
+    let log = logged(async {
+        let locks = LockManager::builder(Faulty::default()).build().unwrap();
+        let work = async {
+            let mut guard = locks.acquire("k").await.unwrap();
+            guard.downgrade().await.unwrap_err();
+        };
+        work.instrument(info_span!("request", id = 7)).await;
+    });
+    let lost = line(&log, "lock lost");
+    assert!(lost.contains("WARN request{id=7}: tower_lock: "), "{log}");
+    assert!(lost.contains("lock.lost_reason=\"downgrade\""), "{log}");
+}
+
+#[test]
 fn only_waiting_acquire_has_span() {
     let log = logged(async {
         let locks = LockManager::in_memory();

@@ -6,12 +6,12 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use tower_lock::LockManager;
 use tower_lock::dashboard::Dashboard;
+use tower_lock::{ErrorKind, LockManager};
 
 use crate::canary::{Canary, KEY, admit, assert_no_login, at};
 use crate::observed::observed;
-use crate::support::engine::SECOND;
+use crate::support::engine::{MS, SECOND};
 use crate::support::redis_server::RedisServer;
 
 /// Returns the headers and the body of a response, and of a stream its first two frames.
@@ -52,6 +52,31 @@ fn dashboard_shows_no_login_and_logs_no_key() {
         let app: Router = board.allow_force_release(|_| Ok(())).router();
         let guard = locks.acquire(KEY).await.unwrap();
         locks.acquire(KEY).no_wait().await.unwrap_err();
+        let (shared, permits) = (format!("{KEY}:s"), format!("{KEY}:p"));
+        let reader = locks.acquire(&shared).shared().await.unwrap();
+        let permit = locks.acquire(&permits).permits(1).await.unwrap();
+        for (owner, kind) in [
+            (locks.new_owner(), ErrorKind::Full),
+            (permit.owner(), ErrorKind::Upgrade),
+        ] {
+            let acquire = locks.acquire(&permits).owner(owner);
+            let acquire = match kind {
+                ErrorKind::Full => acquire.permits(1),
+                _ => acquire,
+            };
+            let error = acquire.wait(20 * MS).await.unwrap_err();
+            assert_eq!(error.kind(), kind);
+            canary.silent(&format!("{error} {error:?}"));
+        }
+        for (key, mode) in [(&shared, "shared"), (&permits, "permit")] {
+            let body = json!({ "key": key });
+            let found = ask(&app, "/api/v1/inspect", Some(body)).await;
+            assert!(found.contains(&format!("\"mode\":\"{mode}\"")), "{found}");
+        }
+        for key in [&shared, &permits] {
+            assert!(locks.force_release(key).await.unwrap());
+        }
+        assert!(!reader.is_held() && !permit.is_held());
         let key = json!({ "key": KEY });
         for path in ["/", "/api/v1/summary", "/api/v1/history"] {
             canary.silent(&ask(&app, path, None).await);

@@ -10,16 +10,16 @@ use http::{Request, Response};
 use tower::{Layer as _, Service as _, service_fn};
 use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
-    Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
-    Renewal, Renewed, TransferTerms,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
+    Downgraded, Extended, Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release,
+    Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
 use tower_lock::{
     Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
     LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, LockTiming,
-    Locked, LockedRejection, LostReason, Memory, OnLost, OnUnavailable, Owner, Quorum, ReadBody,
-    RedisBackend, TraceKeys, Unlocked,
+    Locked, LockedRejection, LockedShared, LostReason, Memory, OnLost, OnUnavailable, Owner,
+    Quorum, ReadBody, RedisBackend, TraceKeys, Unlocked,
 };
 use uuid::Uuid;
 
@@ -94,6 +94,7 @@ async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {
     canary.closed(&guard.fencing_token());
     canary.open(&guard.lost());
     canary.closed(&guard.via());
+    canary.closed(&guard.mode());
     canary.closed(&LostReason::Forced);
     canary.closed(&TraceKeys::hashed(PASSWORD));
     let hashing = LockManager::builder(Memory::new()).trace_keys(TraceKeys::hashed(PASSWORD));
@@ -130,6 +131,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     let mut hints = backend.watch(&key, Uuid::new_v4());
     hints.next().await;
     canary.closed(backend);
+    canary.closed(&backend.modes());
     let nowhere = at("redis://127.0.0.1:1");
     canary.closed(&nowhere);
     canary.error(&nowhere.connect().await.unwrap_err());
@@ -153,6 +155,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.closed(&Released::Released);
     canary.closed(&ReleasedOrKept::kept(1));
     canary.closed(&Extended::kept(1));
+    canary.closed(&Downgraded::shared(1));
     canary.closed(&ForceReleased::NotHeld);
     canary.closed(&Credentials::new(USER, PASSWORD));
     backend.force_release(&key).await.unwrap();
@@ -261,6 +264,8 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     drop(other);
     canary.closed(&FromTarget);
     canary.open::<Locked<_>>(&Locked(Order, guard));
+    let guard = locks.acquire(KEY).shared().await.unwrap();
+    canary.open::<LockedShared<_>>(&Locked(Order, guard));
 
     let (mut parts, _) = request().into_parts();
     let held = Held::from_request_parts(&mut parts, &()).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::time::{Sleep, sleep, sleep_until};
-use tower_lock::{AcquireFuture, Error, LockGuard, LockManager, Owner};
+use tower_lock::{AcquireFuture, Error, LockGuard, LockKeys, LockManager, Owner};
 
 use crate::environment::Environment;
 use crate::executor::Origin;
@@ -40,6 +40,11 @@ impl Actor {
                 Step::Release(how) => {
                     if let Some(guard) = guards.pop() {
                         guard.release(how).await;
+                    }
+                }
+                Step::Downgrade(polls) => {
+                    if let Some(guard) = guards.last_mut() {
+                        guard.downgrade(polls).await;
                     }
                 }
                 Step::Block(pause) => self.block(ms(pause)).await,
@@ -106,8 +111,16 @@ impl Actor {
 
     async fn acquire(&self, acquire: &Acquire, owner: Option<Owner>) -> Option<Kept> {
         let environment = &self.environment;
-        let keys: Vec<_> = acquire.keys.iter().map(|n| key(*n)).collect();
+        let keys = acquire.keys.iter().fold(LockKeys::new(), |keys, n| {
+            match acquire.shared.contains(n) {
+                true => keys.shared(key(*n)),
+                false => keys.exclusive(key(*n)),
+            }
+        });
         let mut request = self.locks.acquire(keys);
+        if let Some(limit) = acquire.permits {
+            request = request.permits(limit.into());
+        }
         request = match acquire.wait {
             Wait::Never => request.no_wait(),
             Wait::For(wait) => request.wait(duration(ms(wait))),
@@ -150,7 +163,9 @@ impl Actor {
                 })
             }
             Some(Err(error)) => {
-                environment.acquire_ends(waiting.id, || format!("fails: {:?}", error.kind()));
+                let kind = error.kind();
+                let waiter = environment.acquire_ends(waiting.id, || format!("fails: {kind:?}"))?;
+                environment.check_refusal(&waiter, kind);
                 None
             }
             None => {
@@ -255,6 +270,34 @@ struct Kept {
 impl Kept {
     fn owner(&self) -> Option<Owner> {
         self.guard.as_ref().map(|guard| guard.owner())
+    }
+
+    async fn downgrade(&mut self, polls: u32) {
+        let Some(guard) = &mut self.guard else {
+            return;
+        };
+        self.environment.downgrade_starts(self.id);
+        let mut outcome = None;
+        {
+            let mut dropped = Box::pin(guard.downgrade());
+            let mut left = polls;
+            poll_fn(|context| {
+                left -= 1;
+                match dropped.as_mut().poll(context) {
+                    Poll::Ready(result) => outcome = Some(result),
+                    Poll::Pending if left > 0 => return Poll::Pending,
+                    Poll::Pending => {}
+                }
+                Poll::Ready(())
+            })
+            .await;
+        }
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => guard.downgrade().await,
+        };
+        let outcome = outcome.map_err(|error| error.kind());
+        self.environment.downgrade_ends(self.id, outcome);
     }
 
     async fn release(mut self, how: Release) {

@@ -40,13 +40,17 @@ pub const CLASSES: &[&str] = &[
     "recovery",
     "messages",
     "transfers",
+    "lingering",
     "outsiders",
     // Callers.
     "single",
     "several",
     "nested",
     "terms",
+    "owners",
     "shared",
+    "permits",
+    "downgrade",
     "lease",
     "max_hold",
     "dropped",
@@ -85,18 +89,32 @@ impl Weights {
 /// One seed's source of random choices, and the classes it may choose from.
 struct Draw<'a> {
     random: Rng,
+    downgrades: Rng,
     weights: &'a Weights,
     /// Guards are mostly held for longer than a lease.
     long: bool,
+    /// How many keys of a hundred are locked shared.
+    shared: u64,
+    /// How many acquires of a hundred ask for permits.
+    permits: u64,
+    /// Draws the permits. Without them, a plan is the same.
+    of_permits: Rng,
 }
 
 pub fn draw(seed: u64, weights: &Weights) -> Plan {
-    let random = Rng::with_seed(seed ^ 0x5eed_0000_0000);
+    let mut random = Rng::with_seed(seed ^ 0x5eed_0000_0000);
     let long = seed.is_multiple_of(3);
+    let shared = [0, 0, 30, 60, 90][random.usize(..5)];
+    let mut of_permits = Rng::with_seed(seed ^ 0x9e37_0000_0000);
+    let permits = [0, 0, 0, 50, 95][of_permits.usize(..5)];
     let draw = Draw {
         random,
+        downgrades: Rng::with_seed(seed ^ 0x5eed_0001_0000),
         weights,
         long,
+        shared,
+        permits,
+        of_permits,
     };
     draw.plan(seed)
 }
@@ -135,6 +153,7 @@ impl Draw<'_> {
             grouped: self.random.bool(),
             queue: !seed.is_multiple_of(3),
             transfer_ttl: TRANSFER_TTL,
+            lingers: false,
             messages: Messages::PROMPT,
             managers,
             actors,
@@ -165,6 +184,9 @@ impl Draw<'_> {
             let outsiders = (0..outsiders).map(|_| self.outsider(keys, length, busiest));
             plan.outsiders = outsiders.collect();
         }
+        // A source of its own: without this class, a plan is the same.
+        let lingers = Rng::with_seed(seed ^ 0x5eed_0002_0000).bool();
+        plan.lingers = lingers && self.weights.has("lingering");
         if self.comes("fixed", 25) {
             for manager in &mut plan.managers {
                 manager.fixed = Some(self.random.usize(..manager.runtimes));
@@ -229,6 +251,7 @@ impl Draw<'_> {
         let outer = self.acquire(keys, watchdog, None);
         steps.push(Step::Acquire(outer.clone()));
         self.work(steps, watchdog);
+        self.downgrade(steps);
         let nested = if self.comes("nested", 25) {
             self.random.usize(1..3)
         } else {
@@ -239,6 +262,7 @@ impl Draw<'_> {
             steps.push(Step::Acquire(inner));
             self.work(steps, watchdog);
         }
+        self.downgrade(steps);
         if self.comes("force", 4) {
             let key = self.random.usize(..keys);
             steps.push(Step::Force(key));
@@ -251,6 +275,14 @@ impl Draw<'_> {
             let release = self.release();
             steps.push(Step::Release(release));
             self.work(steps, watchdog);
+        }
+    }
+
+    /// The source is another one, so that the other choices of each seed stay as they were.
+    fn downgrade(&mut self, steps: &mut Vec<Step>) {
+        if self.downgrades.u8(..100) < 6 && self.weights.has("downgrade") {
+            steps.push(Step::Downgrade(self.downgrades.u32(1..6)));
+            steps.push(Step::Pause(self.downgrades.u64(..200)));
         }
     }
 
@@ -295,17 +327,28 @@ impl Draw<'_> {
         let fixed = fixed.then(|| self.span(15, 5_000));
         let capped = self.comes("max_hold", 10);
         let capped = capped.then(|| self.span(15, watchdog * 4));
-        let shared = self.comes("shared", 12);
+        let mut keys = chosen;
+        if let Some(outer) = outer
+            && self.random.u8(..4) > 0
+        {
+            keys.clone_from(&outer.keys);
+        }
+        let mut shared = keys.clone();
+        shared.retain(|_| self.comes("shared", self.shared));
+        let permits = self.of_permits.u64(..100) < self.permits && self.weights.has("permits");
+        let permits = permits.then(|| self.of_permits.u16(1..5));
+        if permits.is_some() {
+            shared.clear();
+        }
+        let known = self.comes("owners", 12);
         let number = self.random.usize(..2);
         match outer {
             Some(outer) => {
                 let other = self.comes("terms", 50);
                 Acquire {
-                    keys: if self.random.u8(..4) > 0 {
-                        outer.keys.clone()
-                    } else {
-                        chosen
-                    },
+                    keys,
+                    shared,
+                    permits,
                     owner: Owner::Nested,
                     lease: if other { fixed } else { outer.lease },
                     max_hold: capped.filter(|_| other),
@@ -314,8 +357,10 @@ impl Draw<'_> {
                 }
             }
             None => Acquire {
-                keys: chosen,
-                owner: if shared {
+                keys,
+                shared,
+                permits,
+                owner: if known {
                     Owner::Shared(number)
                 } else {
                     Owner::Fresh

@@ -52,6 +52,7 @@ impl Environment {
             store: Mutex::new(Store::new(
                 plan.queue,
                 MS * i64::try_from(plan.transfer_ttl).unwrap(),
+                plan.lingers,
             )),
             wires: Mutex::default(),
             outsiders: Mutex::new(plan.outsiders.iter().map(Client::new).collect()),

@@ -17,6 +17,8 @@ pub struct Plan {
     pub queue: bool,
     /// How long a transferred lease lasts until it is confirmed.
     pub transfer_ttl: Ms,
+    /// A subscription outlives its last waiter.
+    pub lingers: bool,
     pub messages: Messages,
     pub managers: Vec<Manager>,
     pub actors: Vec<Actor>,
@@ -80,6 +82,9 @@ pub enum Step {
     Release(Release),
     /// Blocks the runtime of the actor.
     Block(Ms),
+    /// Makes the latest guard shared, if there is one. The first future is dropped after so many polls, and another one
+    /// awaits the result.
+    Downgrade(u32),
     Inspect(usize),
     Force(usize),
     Shutdown(Ms),
@@ -88,6 +93,10 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct Acquire {
     pub keys: Vec<usize>,
+    /// The keys that are locked shared.
+    pub shared: Vec<usize>,
+    /// The limit of permits, if it asks for those in place of locks.
+    pub permits: Option<u16>,
     pub owner: Owner,
     pub wait: Wait,
     pub lease: Option<Ms>,
@@ -232,6 +241,7 @@ pub enum Command {
     Force,
     Contend,
     Leave,
+    Downgrade,
 }
 
 impl Command {

@@ -1,6 +1,6 @@
 //! The queue of one key of the simulated store: the waiting leases in order, and the place of the clients outside.
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 
 use crate::time::{MS, Time};
 
@@ -27,10 +27,21 @@ fn pace(ahead: usize) -> Time {
 pub struct Place {
     pub lease: LeaseId,
     pub manager: usize,
+    pub mode: Mode,
+    /// The limit of a permit, or 0.
+    pub limit: usize,
     pub listens: bool,
     /// When it entered the queue, by the clock of the store.
     pub entered: Time,
     until: Time,
+}
+
+/// How a lease asks for the key. A place keeps it.
+#[derive(Debug, Clone, Copy)]
+pub struct Asks {
+    pub mode: Mode,
+    /// The limit of a permit, or 0.
+    pub limit: usize,
 }
 
 /// What is next in the queue.
@@ -49,6 +60,11 @@ pub struct Queue {
 }
 
 impl Place {
+    /// Returns `true` if the lease may hold the key beside so many of this mode.
+    fn fits(&self, (mode, held): (Mode, usize)) -> bool {
+        self.mode == mode && (mode == Mode::Shared || held < self.limit)
+    }
+
     /// Returns `true` if a waiter with so many places ahead listens, or attempts about as soon as from an attempt now.
     fn is_awake(&self, ahead: usize, clock: Time) -> bool {
         self.listens || self.until - ALIVE <= clock + pace(ahead)
@@ -60,7 +76,7 @@ impl Queue {
     /// the next attempt of a waiter without messages.
     pub fn enter(
         &mut self,
-        lease: LeaseId,
+        (lease, Asks { mode, limit }): (LeaseId, Asks),
         manager: usize,
         listens: bool,
         clock: Time,
@@ -74,6 +90,8 @@ impl Queue {
             _ => self.members.push(Next::Place(Place {
                 lease,
                 manager,
+                mode,
+                limit,
                 listens,
                 entered: clock,
                 until,
@@ -89,27 +107,66 @@ impl Queue {
         }
     }
 
-    pub fn leave(&mut self, lease: LeaseId) {
-        (self.members).retain(|it| !matches!(it, Next::Place(place) if place.lease == lease));
+    pub fn leave(&mut self, lease: LeaseId) -> Option<Place> {
+        let is_own = |it: &Next| matches!(it, Next::Place(place) if place.lease == lease);
+        let at = self.members.iter().position(is_own)?;
+        match self.members.remove(at) {
+            Next::Place(place) => Some(place),
+            Next::Outside => None,
+        }
+    }
+
+    /// Returns `true` if a shared lease or a permit has to wait: another one waits before it, or the clients outside are
+    /// due a turn. Shared leases do not wait for each other. Without a place of its own, it comes last.
+    pub fn is_wanted(
+        &mut self,
+        clock: Time,
+        outside_listens: bool,
+        mode: Mode,
+        own: Option<LeaseId>,
+    ) -> bool {
+        for member in self.members.clone() {
+            match member {
+                Next::Place(place) if own == Some(place.lease) => return false,
+                Next::Place(place) => {
+                    let share = [mode, place.mode] == [Mode::Shared; 2];
+                    if !share && place.until > clock {
+                        return true;
+                    }
+                }
+                Next::Outside if outside_listens => return true,
+                Next::Outside => self.forget_outside(),
+            }
+        }
+        false
+    }
+
+    fn forget_outside(&mut self) {
+        self.members.retain(|it| matches!(it, Next::Place(_)));
     }
 
     /// Returns the first place that is alive and can be reached, or begins the turn of the clients outside if they are
     /// next and listen. An unreachable place stays, and so does a sleeping one unless all others sleep.
+    ///
+    /// `beside`: so many leases of this mode hold the key, so only those that fit are next, up to the first that does not.
     pub fn next(
         &mut self,
         clock: Time,
         outside_listens: bool,
+        beside: Option<(Mode, usize)>,
         reaches: impl Fn(&Place) -> bool,
     ) -> Option<Next> {
         (self.members).retain(|it| !matches!(it, Next::Place(place) if place.until <= clock));
         let mut asleep = None;
         for (ahead, member) in self.members.clone().into_iter().enumerate() {
             match member {
+                Next::Place(place) if beside.is_some_and(|held| !place.fits(held)) => return None,
                 Next::Place(place) if !reaches(&place) => {}
                 Next::Place(place) if place.is_awake(ahead, clock) => return Some(member),
                 Next::Place(_) => asleep = asleep.or(Some(member)),
+                Next::Outside if beside.is_some() && outside_listens => return None,
                 Next::Outside => {
-                    self.members.retain(|it| matches!(it, Next::Place(_)));
+                    self.forget_outside();
                     if outside_listens {
                         self.begin_turn(clock);
                         return Some(member);
@@ -117,7 +174,7 @@ impl Queue {
                 }
             }
         }
-        asleep
+        asleep.filter(|_| beside.is_none())
     }
 
     /// Begins the turn of the clients outside.

@@ -1,17 +1,20 @@
 //! The history as the actors and the store see it: guards, waiters, releases.
 
+mod downgrades;
 mod events;
 mod groups;
+mod joins;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 use tower_lock::{Held, Owner};
 
 use crate::plan::Plan;
 use crate::time::{MS, SECOND, Time};
 pub use groups::Group;
+pub use joins::Joins;
 pub use turns::{HandOffs, Waits};
 
 /// At least as long as every lease that a plan asks for.
@@ -24,12 +27,23 @@ pub struct Seen {
     /// By manager: those in which an acquire has started.
     pub runtimes: BTreeSet<(usize, usize)>,
     pub releases: Vec<Releasing>,
-    /// By key and token: those that hold one grant together.
-    pub groups: BTreeMap<(usize, i64), Group>,
-    /// By key: the largest token, and its owner.
-    pub tokens: BTreeMap<usize, (i64, Owner)>,
-    /// By key: the largest token of an acquire that held it, perhaps with other keys.
-    pub group_tokens: BTreeMap<usize, i64>,
+    /// The guards that hold one grant together.
+    pub groups: BTreeMap<GrantKey, Group>,
+    /// By key, token and owner: how many grants of a shared lease came before.
+    pub granted: BTreeMap<(usize, i64, Owner), u32>,
+    /// By shared waiter: when another one was served that came later.
+    pub overtaken: BTreeMap<u64, Time>,
+    /// By key: the largest token of each mode.
+    pub tokens: BTreeMap<usize, Largest>,
+    /// By key: the largest token of an acquire that held it in each mode, perhaps with other keys.
+    pub group_tokens: BTreeMap<usize, Largest>,
+    /// The owners that have asked for a key shared, or for a permit of it.
+    pub readers: BTreeSet<(Owner, usize)>,
+    pub joins: BTreeMap<LeaseId, Joins>,
+    /// By shared waiter: since when no exclusive lease or waiter is before it.
+    pub unblocked: BTreeMap<u64, Time>,
+    /// By waiter for a permit: since when all that ask for permits of its key could be granted one.
+    pub has_room: BTreeMap<u64, Time>,
     /// By manager: until when a command may be in trouble.
     pub troubled: Vec<Time>,
     /// When the machine was last resumed; 0 if it was never suspended.
@@ -39,8 +53,8 @@ pub struct Seen {
     /// By key: when a release by force last began or ended.
     pub forced: BTreeMap<usize, Time>,
     pub free_since: BTreeMap<usize, Time>,
-    /// By key: a lease that no guard has, and since when.
-    pub unowned: BTreeMap<usize, (LeaseId, Time)>,
+    /// Since when a key is held by a lease that no guard has.
+    pub unowned: BTreeMap<(usize, LeaseId), Time>,
     /// By manager and key: since when it has places in the queue that it does not need.
     pub misplaced: BTreeMap<(usize, usize), Time>,
     pub attempts: BTreeMap<(usize, usize), VecDeque<Time>>,
@@ -56,6 +70,18 @@ pub struct Seen {
     pub gone: BTreeMap<(usize, usize), Vec<Time>>,
     /// By manager and key: when its release was transferred, or left to clients outside, and no attempt since.
     pub yielded: BTreeMap<(usize, usize), Time>,
+}
+
+/// A key, a token, an owner, and how many grants it has had with these before. An owner whose lock of a shared lease
+/// has ended can join the lease again.
+pub type GrantKey = (usize, i64, Owner, u32);
+
+/// The largest token of each mode, or 0.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Largest {
+    exclusive: i64,
+    /// The largest token of shared leases and permits.
+    shared: i64,
 }
 
 /// The processes that have had a turn, and the lease to which the key was transferred for it.
@@ -85,7 +111,13 @@ pub struct Guard {
     pub keys: Vec<usize>,
     pub owner: Owner,
     pub tokens: Vec<i64>,
+    /// How many grants of its owner with each of these tokens came before.
+    pub earlier: Vec<u32>,
     pub leases: Vec<LeaseId>,
+    /// How each of the leases holds its key.
+    pub modes: Vec<Mode>,
+    /// Its owner has asked to make it shared, and has no result yet.
+    pub is_downgrading: bool,
     pub held: Held,
     pub lease: Option<Time>,
     pub max_hold: Option<Time>,
@@ -109,6 +141,10 @@ pub struct Waiter {
     pub manager: usize,
     pub runtime: usize,
     pub keys: Vec<usize>,
+    /// The keys that it asks for shared.
+    pub shared: Vec<usize>,
+    /// The limit of permits, if it asks for those.
+    pub permits: Option<usize>,
     pub owner: Option<Owner>,
     pub renewed: bool,
     pub single_try: bool,
@@ -130,7 +166,7 @@ pub struct Releasing {
     pub leases: Vec<LeaseId>,
     /// Whether its guard was held.
     pub was_held: bool,
-    /// Whether an acquire of the same process may have received its lease.
+    /// Whether another guard has its lease, or an acquire of the same process may have received it.
     pub handed_off: bool,
     /// The end of its guard.
     pub valid_until: Time,
@@ -146,8 +182,14 @@ impl Seen {
             runtimes: BTreeSet::new(),
             releases: Vec::new(),
             groups: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            overtaken: BTreeMap::new(),
             tokens: BTreeMap::new(),
             group_tokens: BTreeMap::new(),
+            readers: BTreeSet::new(),
+            joins: BTreeMap::new(),
+            unblocked: BTreeMap::new(),
+            has_room: BTreeMap::new(),
             troubled: vec![0; managers],
             resumed: 0,
             killed: vec![false; managers],
@@ -201,7 +243,41 @@ impl Seen {
 }
 
 impl Guard {
-    pub fn group_keys(&self) -> impl Iterator<Item = (usize, i64)> {
-        self.keys.iter().copied().zip(self.tokens.iter().copied())
+    pub fn group_keys(&self) -> impl Iterator<Item = GrantKey> {
+        let tokens = self.keys.iter().zip(&self.tokens).zip(&self.earlier);
+        tokens.map(|((key, token), earlier)| (*key, *token, self.owner, *earlier))
+    }
+
+    pub fn mode_of(&self, key: usize) -> Option<Mode> {
+        let at = self.keys.iter().position(|of| *of == key)?;
+        self.modes.get(at).copied()
+    }
+}
+
+impl Waiter {
+    pub fn mode(&self, key: usize) -> Mode {
+        match self.shared.contains(&key) {
+            _ if self.permits.is_some() => Mode::Permit,
+            true => Mode::Shared,
+            false => Mode::Exclusive,
+        }
+    }
+}
+
+impl Largest {
+    /// The token that a fresh one of this mode exceeds.
+    pub fn before(self, mode: Mode) -> i64 {
+        match mode {
+            Mode::Shared | Mode::Permit => self.exclusive,
+            _ => self.exclusive.max(self.shared),
+        }
+    }
+
+    pub fn raise(&mut self, mode: Mode, token: i64) {
+        let largest = match mode {
+            Mode::Shared | Mode::Permit => &mut self.shared,
+            _ => &mut self.exclusive,
+        };
+        *largest = token.max(*largest);
     }
 }

@@ -77,6 +77,12 @@ fn candidate(plan: &Plan, mut n: usize) -> Option<Plan> {
             ..plan.clone()
         });
     }
+    if plan.lingers {
+        changes.push(Plan {
+            lingers: false,
+            ..plan.clone()
+        });
+    }
     if plan.transfer_ttl != TRANSFER_TTL {
         changes.push(Plan {
             transfer_ttl: TRANSFER_TTL,
@@ -147,6 +153,12 @@ fn simpler_acquires(acquire: &Acquire) -> Vec<Acquire> {
     }
     if matches!(acquire.owner, Owner::Shared(_)) {
         simplify(&|it| it.owner = Owner::Fresh);
+    }
+    if !acquire.shared.is_empty() {
+        simplify(&|it| it.shared.clear());
+    }
+    if acquire.permits.is_some() {
+        simplify(&|it| it.permits = None);
     }
     if acquire.keys.len() > 1 {
         simplify(&|it| it.keys.truncate(1));

@@ -1,5 +1,6 @@
 //! The simulated store: what it holds, by its own clock, and what became of each lease.
 
+mod body;
 mod hints;
 mod leases;
 mod outside;
@@ -7,11 +8,12 @@ mod queueing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tower_lock::backend::{HintSender, LeaseId, ReleasedOrKept};
+use tower_lock::backend::{Hint, HintSender, LeaseId, Mode, ReleasedOrKept};
 
 use crate::plan::Command;
 use crate::queue::Queue;
 use crate::time::{MS, Time};
+use body::{Body, Ended};
 
 /// The outcome of a command for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +34,14 @@ pub enum Outcome {
     },
     /// Released, and the first waiter of the queue holds the key.
     Transferred,
+    /// As `Transferred`, and the next lease of the process listens in the queue.
+    Entered {
+        /// As in `Waiting`.
+        transfers: u64,
+    },
     Renewed,
+    /// As `Renewed` for a shared lease or a permit, while a lease waits that does not fit.
+    RenewedWanted,
     /// Released, or forced open.
     Released {
         watchers: u32,
@@ -56,6 +65,9 @@ pub struct Item {
     pub key: usize,
     /// Absent where a command is about the key alone.
     pub lease: Option<LeaseId>,
+    pub mode: Mode,
+    /// The limit of a permit, or 0.
+    pub limit: usize,
     pub ttl: Time,
     /// Whether the lease that enters the queue has a subscription.
     pub listens: bool,
@@ -67,6 +79,9 @@ pub struct Item {
 #[derive(Debug, Clone)]
 pub struct Record {
     pub manager: usize,
+    pub mode: Mode,
+    /// The limit under which a permit was granted.
+    pub limit: usize,
     /// Until when a guard of it may say that it is held, by the commands that took effect.
     pub valid_until: Time,
     /// Until when the store may hold it, by the commands that were sent.
@@ -76,6 +91,8 @@ pub struct Record {
     pub granted: bool,
     /// Whether its process knows that a release has ended it.
     pub ended: bool,
+    /// Whether a renewal did not find it.
+    pub gone: bool,
     /// When a command for it failed last.
     pub failed: Option<Time>,
     /// When a command of its process released it.
@@ -103,7 +120,7 @@ pub struct Transfer {
     pub counter: Option<u64>,
 }
 
-/// The beginning of a turn.
+/// The beginning of a turn, or of one of several leases that hold a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Begun {
     pub key: usize,
@@ -112,6 +129,13 @@ pub struct Begun {
     /// The lease to which the key was transferred. If its process never has a guard of it, there was no turn.
     pub transferred: Option<LeaseId>,
     pub how: How,
+    pub mode: Mode,
+    /// The limit of a permit, or 0.
+    pub limit: usize,
+    /// How many leases hold the key, this one included.
+    pub held: usize,
+    /// When the place of its lease entered the queue.
+    pub entered: Option<Time>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,17 +146,13 @@ pub enum How {
     Contended,
     /// A release served the queue.
     Transferred,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Live {
-    lease: LeaseId,
-    expires: Time,
+    /// Beside others that hold the key.
+    Beside,
 }
 
 #[derive(Default)]
 pub struct Store {
-    live: BTreeMap<usize, Live>,
+    bodies: BTreeMap<usize, Body>,
     queues: BTreeMap<usize, Queue>,
     /// The messages of transfers that have to be sent.
     transfers: Vec<Transfer>,
@@ -143,9 +163,13 @@ pub struct Store {
     outside: BTreeMap<usize, BTreeSet<usize>>,
     /// How long a transferred lease lasts until it is confirmed.
     transfer_ttl: Time,
+    lingers: bool,
     /// When the last `contend` of each lease was sent that entered the queue.
     contended: BTreeMap<LeaseId, Time>,
     watchers: BTreeMap<usize, Vec<(usize, HintSender)>>,
+    /// The keys and processes of subscriptions that outlive their waiters, and the last transfer that none of these
+    /// received.
+    lingering: BTreeMap<(usize, usize), Option<Hint>>,
     recoveries: Vec<(usize, HintSender)>,
     pub records: BTreeMap<LeaseId, Record>,
     /// The first and the last counter of each grant of a key.
@@ -165,9 +189,10 @@ fn has_room(now: Time) -> bool {
 }
 
 impl Store {
-    pub fn new(has_queue: bool, transfer_ttl: Time) -> Self {
+    pub fn new(has_queue: bool, transfer_ttl: Time, lingers: bool) -> Self {
         Self {
             has_queue,
+            lingers,
             transfer_ttl,
             ..Self::default()
         }
@@ -201,24 +226,6 @@ impl Store {
         (*of == key && counter <= *last).then_some((*lease, token - first * 256))
     }
 
-    /// The lease that holds the key, and for how long.
-    pub fn holder(&self, key: usize, now: Time) -> Option<(LeaseId, Time)> {
-        let live = self.live.get(&key)?;
-        let left = live.expires - self.clock(now);
-        (left > 0).then_some((live.lease, left))
-    }
-
-    /// The keys that are held.
-    pub fn held(&self, now: Time) -> Vec<(usize, LeaseId)> {
-        let keys = self.live.keys();
-        keys.filter_map(|key| Some((*key, self.holder(*key, now)?.0)))
-            .collect()
-    }
-
-    fn is_held_by(&self, key: usize, lease: LeaseId, now: Time) -> bool {
-        (self.holder(key, now)).is_some_and(|(holder, _)| holder == lease)
-    }
-
     /// Takes note of a command that a process sends.
     pub fn sent(
         &mut self,
@@ -228,23 +235,11 @@ impl Store {
         runtime: Option<usize>,
         now: Time,
     ) {
+        if let Some(next) = item.next {
+            self.record(next, item, manager, now).home = runtime;
+        }
         let Some(lease) = item.lease else { return };
-        let record = self.records.entry(lease).or_insert(Record {
-            manager,
-            valid_until: Time::MIN,
-            longest: now,
-            release_sent: false,
-            granted: false,
-            ended: false,
-            failed: None,
-            released: None,
-            found_absent: false,
-            broken: false,
-            home: None,
-            decided: Time::MIN,
-            waited: false,
-            dropped_in: None,
-        });
+        let record = self.record(lease, item, manager, now);
         record.longest = record.longest.max(now + item.ttl);
         match command {
             Command::Acquire | Command::Contend => {
@@ -256,30 +251,65 @@ impl Store {
         }
     }
 
+    fn record(&mut self, lease: LeaseId, item: &Item, manager: usize, now: Time) -> &mut Record {
+        self.records.entry(lease).or_insert(Record {
+            manager,
+            mode: item.mode,
+            limit: item.limit,
+            valid_until: Time::MIN,
+            longest: now,
+            release_sent: false,
+            granted: false,
+            ended: false,
+            gone: false,
+            failed: None,
+            released: None,
+            found_absent: false,
+            broken: false,
+            home: None,
+            decided: Time::MIN,
+            waited: false,
+            dropped_in: None,
+        })
+    }
+
     /// Takes note of the outcome of a command that reached its process, or of its failure.
-    pub fn answered(
-        &mut self,
-        command: Command,
-        lease: Option<LeaseId>,
-        outcome: Option<Outcome>,
-        now: Time,
-    ) {
-        let Some(record) = lease.and_then(|lease| self.records.get_mut(&lease)) else {
+    pub fn answered(&mut self, command: Command, item: &Item, outcome: Option<Outcome>, now: Time) {
+        if let (Some(Outcome::Entered { .. }), Some(next)) = (outcome, item.next)
+            && let Some(record) = self.records.get_mut(&next)
+        {
+            record.waited = true;
+        }
+        let Some(record) = item.lease.and_then(|lease| self.records.get_mut(&lease)) else {
             return;
         };
         if outcome.is_none() {
             record.failed = Some(now);
         }
         match outcome {
-            Some(Outcome::Released { .. } | Outcome::Transferred | Outcome::LeftToOthers) => {
+            Some(
+                Outcome::Released { .. }
+                | Outcome::Transferred
+                | Outcome::Entered { .. }
+                | Outcome::LeftToOthers,
+            ) => {
                 record.ended = true;
             }
             Some(Outcome::Waiting { .. }) => record.waited = true,
-            Some(Outcome::NotHeld) if !matches!(command, Command::Renew | Command::Extend) => {
+            Some(Outcome::NotHeld)
+                if !matches!(
+                    command,
+                    Command::Renew | Command::Extend | Command::Downgrade
+                ) =>
+            {
                 record.ended = true;
             }
+            Some(Outcome::NotHeld) => record.gone = true,
             // A late reply or none, after which the process cannot know.
-            Some(Outcome::Renewed | Outcome::Kept { .. }) | None => record.ended = false,
+            Some(Outcome::Renewed | Outcome::RenewedWanted | Outcome::Kept { .. }) | None => {
+                record.ended = false;
+            }
+            Some(Outcome::Granted { .. }) if command == Command::Downgrade => record.ended = false,
             _ => {}
         }
     }
@@ -298,20 +328,36 @@ impl Store {
         }
     }
 
-    fn grant(&mut self, item: &Item, lease: LeaseId, how: How, sent: Time, now: Time) -> Outcome {
-        let key = item.key;
-        let begins = !self.is_held_by(key, lease, now);
-        let expires = self.clock(now) + item.ttl;
-        self.live.insert(key, Live { lease, expires });
+    /// `entered`: when the place of the lease entered the queue.
+    fn grant(
+        &mut self,
+        item: &Item,
+        lease: LeaseId,
+        (how, entered): (How, Option<Time>),
+        sent: Time,
+        now: Time,
+    ) -> Outcome {
+        let (key, mode) = (item.key, item.mode);
+        let begins = !self.holds(key, lease, now);
+        self.hold(key, (lease, mode), item.ttl, now);
         self.promise(lease, item.ttl, sent, now);
         self.decided(lease, now);
         if begins {
-            let manager = self.records.get(&lease).map(|record| record.manager);
+            let held = self.holders(key, now).len();
+            let record = self.records.get_mut(&lease);
+            let manager = record.map(|record| {
+                record.limit = item.limit;
+                record.manager
+            });
             self.begun.push(Begun {
                 key,
                 manager,
                 transferred: None,
                 how,
+                mode,
+                limit: item.limit,
+                held,
+                entered,
             });
         }
         let counter = self.next_counters(key, lease, 1, now);
@@ -322,21 +368,19 @@ impl Store {
     pub fn execute(&mut self, command: Command, item: &Item, sent: Time, now: Time) -> Outcome {
         let Some(lease) = item.lease else {
             return match command {
-                Command::Force if self.holder(item.key, now).is_some() => {
+                Command::Force if self.left(item.key, now).is_some() => {
                     self.break_lease(item.key, now);
                     self.free(item.key, now)
                 }
                 Command::Force => Outcome::NotHeld,
-                _ => Outcome::Holder(self.holder(item.key, now)),
+                _ => Outcome::Holder(self.latest(item.key, now)),
             };
         };
         if command == Command::Acquire {
-            if let Some((holder, ttl)) = self.holder(item.key, now)
-                && holder != lease
-            {
+            if let Some(ttl) = self.excludes(item, lease, now) {
                 return Outcome::Busy { ttl };
             }
-            return self.grant(item, lease, How::Outside, sent, now);
+            return self.grant(item, lease, (How::Outside, None), sent, now);
         }
         if command == Command::Contend {
             return self.contend(item, lease, sent, now);
@@ -344,21 +388,34 @@ impl Store {
         if command == Command::Leave {
             self.queues.entry(item.key).or_default().leave(lease);
         }
-        let is_held = self.is_held_by(item.key, lease, now);
+        let is_held = self.holds(item.key, lease, now);
         if matches!(command, Command::Release | Command::Pass)
             && let Some(record) = self.records.get_mut(&lease)
         {
             record.found_absent |= !is_held;
         }
+        let only_exclusive = matches!(command, Command::Extend | Command::Pass);
+        let mode = self.mode(item.key, now);
+        let other_mode = command == Command::Renew && mode != Some(item.mode);
+        if only_exclusive && mode.is_some_and(|it| it != Mode::Exclusive) || other_mode {
+            return Outcome::NotHeld;
+        }
         if !is_held {
+            if command == Command::Leave {
+                self.admit(item.key, None, now);
+            }
             return Outcome::NotHeld;
         }
         let watchers = self.waiting(item.key, now);
         match command {
             Command::Renew => {
                 self.lengthen(item, lease, sent, now);
+                if item.mode != Mode::Exclusive && self.renewal_is_wanted(item, now) {
+                    return Outcome::RenewedWanted;
+                }
                 Outcome::Renewed
             }
+            Command::Downgrade => self.downgrade(item, lease, sent, now),
             Command::Extend if watchers > 0 => Outcome::Wanted { watchers },
             Command::Extend | Command::Pass if watchers == 0 => {
                 self.lengthen(item, lease, sent, now);
@@ -371,13 +428,24 @@ impl Store {
                 if let Some(record) = self.records.get_mut(&lease) {
                     record.released.get_or_insert(now);
                 }
-                let freed = self.free(item.key, now);
-                if let Some(next) = item.next {
-                    self.enter(item, next, now);
+                let freed = match self.ended(item.key, lease, now) {
+                    Ended::Freed => self.free(item.key, now),
+                    Ended::Kept => Outcome::Released { watchers: 0 },
+                };
+                // A permit is free for the next waiter.
+                if command == Command::Leave || self.mode(item.key, now) == Some(Mode::Permit) {
+                    self.admit(item.key, None, now);
                 }
-                match freed {
-                    Outcome::Released { .. } => Outcome::Released { watchers },
-                    freed => freed,
+                let transfers = item.next.and_then(|next| {
+                    let listens = self.hears(item.key, self.manager_of(next));
+                    self.enter(&Item { listens, ..*item }, next, now);
+                    self.contended.insert(next, sent);
+                    listens.then(|| self.last_counter(now))
+                });
+                match (freed, transfers) {
+                    (Outcome::Released { .. }, _) => Outcome::Released { watchers },
+                    (Outcome::Transferred, Some(transfers)) => Outcome::Entered { transfers },
+                    (freed, _) => freed,
                 }
             }
         }

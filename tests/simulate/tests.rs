@@ -2,6 +2,11 @@
 
 mod classes;
 mod outsiders;
+mod permits;
+mod releases;
+mod shared;
+
+use tower_lock::backend::Mode;
 
 use crate::draw::{TRANSFER_TTL, Weights, draw};
 use crate::plan::{
@@ -51,6 +56,7 @@ pub fn plan() -> Plan {
         grouped: false,
         queue: false,
         transfer_ttl: TRANSFER_TTL,
+        lingers: false,
         messages: Messages::PROMPT,
         managers: vec![manager.clone(), manager],
         actors: Vec::new(),
@@ -62,6 +68,8 @@ pub fn plan() -> Plan {
 pub fn acquire() -> Acquire {
     Acquire {
         keys: vec![0],
+        shared: Vec::new(),
+        permits: None,
         owner: plan::Owner::Fresh,
         wait: Wait::For(1_000),
         lease: None,
@@ -75,6 +83,8 @@ fn item(manager: u128, ttl: i64) -> Item {
     Item {
         key: 0,
         lease: Some(tower_lock::backend::LeaseId::new(manager, 1)),
+        mode: Mode::Exclusive,
+        limit: 0,
         ttl,
         listens: false,
         next: None,

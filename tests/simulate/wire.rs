@@ -1,13 +1,14 @@
 //! The simulated store as a [`Backend`]: the only file that knows the trait.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
-    ForceReleased, Hints, Holder, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal,
-    Renewed, TransferTerms,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
+    Downgraded, Extended, ForceReleased, Hints, Holder, KeepRequest, LeaseId, Mode, Modes, Release,
+    Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
@@ -32,10 +33,16 @@ pub fn index(key: &LockKey) -> usize {
     key.as_str()[1..].parse().unwrap()
 }
 
+fn limit(limit: Option<NonZeroU16>) -> usize {
+    limit.map_or(0, |limit| limit.get().into())
+}
+
 fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
     Item {
         key: index(key),
         lease,
+        mode: Mode::Exclusive,
+        limit: 0,
         ttl: time(ttl),
         listens: false,
         next: None,
@@ -43,6 +50,11 @@ fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
 }
 
 impl Wire {
+    fn terms(&self, counter: u64) -> TransferTerms {
+        let ttl = MS * i64::try_from(self.environment.plan.transfer_ttl).unwrap();
+        TransferTerms::new(counter, duration(ttl))
+    }
+
     async fn call(&self, command: Command, items: Vec<Item>) -> Vec<Result<Outcome, BackendError>> {
         let sent = items.clone();
         let count = items.len();
@@ -60,7 +72,7 @@ impl Wire {
         for (item, outcome) in sent.iter().zip(&reply) {
             let mut store = self.environment.store.lock().unwrap();
             let now = self.environment.now();
-            store.answered(command, item.lease, outcome.ok(), now);
+            store.answered(command, item, outcome.ok(), now);
             drop(store);
             if let Ok(outcome) = outcome {
                 (self.environment).replied(self.manager, command, item, *outcome);
@@ -112,7 +124,11 @@ fn unexpected(outcome: Outcome) -> ! {
 
 impl Backend for Wire {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
-        let item = item(&request.key, Some(request.lease), request.ttl);
+        let item = Item {
+            mode: request.mode,
+            limit: limit(request.limit),
+            ..item(&request.key, Some(request.lease), request.ttl)
+        };
         Ok(match self.one(Command::Acquire, item).await? {
             Outcome::Granted { counter } => Acquired::granted(counter),
             Outcome::Busy { ttl } => Acquired::busy(duration(ttl)),
@@ -126,14 +142,19 @@ impl Backend for Wire {
             lease,
             ttl,
             listens,
+            mode,
+            limit: most,
             ..
         } = request;
         if !self.environment.plan.queue {
             let request = AcquireRequest::new(key.clone(), *lease, *ttl);
+            let request = request.with_mode(*mode).with_limit(*most);
             return Ok(self.try_acquire(&request).await?.into());
         }
         let item = Item {
             listens: *listens,
+            mode: *mode,
+            limit: limit(*most),
             ..item(key, Some(*lease), *ttl)
         };
         Ok(match self.one(Command::Contend, item).await? {
@@ -146,13 +167,7 @@ impl Backend for Wire {
                 transfers,
             } => {
                 let waiting = Contended::polling(duration(ttl), queued, poll_after.map(duration));
-                match transfers {
-                    Some(counter) => {
-                        let ttl = MS * i64::try_from(self.environment.plan.transfer_ttl).unwrap();
-                        waiting.with_transfers(TransferTerms::new(counter, duration(ttl)))
-                    }
-                    None => waiting,
-                }
+                waiting.with_transfers(transfers.map(|counter| self.terms(counter)))
             }
             other => unexpected(other),
         })
@@ -167,12 +182,14 @@ impl Backend for Wire {
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        let items = renewals
-            .iter()
-            .map(|renewal| item(&renewal.key, Some(renewal.lease), renewal.ttl));
+        let items = renewals.iter().map(|renewal| Item {
+            mode: renewal.mode,
+            ..item(&renewal.key, Some(renewal.lease), renewal.ttl)
+        });
         let outcomes = self.call(Command::Renew, items.collect()).await;
         let renewed = |outcome| match outcome {
             Outcome::Renewed => Renewed::Renewed,
+            Outcome::RenewedWanted => Renewed::Wanted,
             Outcome::NotHeld => Renewed::NotHeld,
             other => unexpected(other),
         };
@@ -200,6 +217,10 @@ impl Backend for Wire {
                 ReleasedOrKept::passed(Released::Released, watchers, queued)
             }
             Outcome::Transferred => ReleasedOrKept::passed(Released::Transferred, 0, queued),
+            Outcome::Entered { transfers } => {
+                let terms = self.terms(transfers);
+                ReleasedOrKept::passed(Released::Transferred, 1, queued).with_transfers(terms)
+            }
             Outcome::LeftToOthers => ReleasedOrKept::passed(Released::LeftToOthers, 0, queued),
             Outcome::NotHeld => ReleasedOrKept::NotHeld,
             other => unexpected(other),
@@ -216,6 +237,15 @@ impl Backend for Wire {
         })
     }
 
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        let item = item(&lease.key, Some(lease.lease), lease.ttl);
+        Ok(match self.one(Command::Downgrade, item).await? {
+            Outcome::Granted { counter } => Downgraded::shared(counter),
+            Outcome::NotHeld => Downgraded::NotHeld,
+            other => unexpected(other),
+        })
+    }
+
     fn watch(&self, key: &LockKey, _manager: Uuid) -> Hints {
         let (sender, hints) = Hints::channel();
         self.environment.watch(index(key), self.manager, sender);
@@ -226,6 +256,10 @@ impl Backend for Wire {
         let (sender, hints) = Hints::channel();
         (self.environment.store.lock().unwrap()).watch_recoveries(self.manager, sender);
         hints
+    }
+
+    fn modes(&self) -> Modes {
+        Modes::EXCLUSIVE.with_shared().with_permits()
     }
 
     fn group(&self, key: &LockKey) -> u64 {

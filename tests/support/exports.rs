@@ -13,6 +13,9 @@ const TRAITS: [&str; 8] = [
     "Node",
 ];
 
+/// Other names of types that are listed.
+const ALIASES: [&str; 1] = ["LockedShared"];
+
 /// Returns the names of the public types.
 pub(crate) fn types() -> BTreeSet<&'static str> {
     let modules = [
@@ -26,7 +29,7 @@ pub(crate) fn types() -> BTreeSet<&'static str> {
     exports
         .flat_map(|(_, item)| words(item))
         .filter(|name| name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase))
-        .filter(|name| !TRAITS.contains(name))
+        .filter(|name| !TRAITS.contains(name) && !ALIASES.contains(name))
         .collect()
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Extended,
-    Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Node, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
+    Downgraded, Extended, Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId,
+    Modes, Node, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, LockManager, Memory};
 use uuid::Uuid;
@@ -22,6 +22,7 @@ pub(crate) enum Command {
     Release,
     ReleaseOrKeep,
     Extend,
+    Downgrade,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub(crate) struct Simulated {
     pub(crate) latency: Duration,
     /// Whether releases notify subscribers.
     pub(crate) hints: bool,
+    pub(crate) modes: Modes,
     wire: Arc<Mutex<Wire>>,
 }
 
@@ -70,6 +72,7 @@ impl Simulated {
             memory: Memory::new(),
             latency,
             hints: true,
+            modes: Modes::EXCLUSIVE.with_shared(),
             wire: Arc::default(),
         }
     }
@@ -192,6 +195,7 @@ fn name(command: Command) -> &'static str {
         Command::Release => "release",
         Command::ReleaseOrKeep => "release_or_keep",
         Command::Extend => "extend",
+        Command::Downgrade => "downgrade",
     }
 }
 
@@ -312,6 +316,15 @@ impl Backend for Simulated {
         self.meet(fault, self.memory.extend(request)).await
     }
 
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        let fault = self.send(Command::Downgrade, &lease.key, lease.lease);
+        self.meet(fault, self.memory.downgrade(lease)).await
+    }
+
+    fn modes(&self) -> Modes {
+        self.modes
+    }
+
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         if self.hints {
             self.memory.watch(key, manager)
@@ -334,6 +347,16 @@ impl Backend for Simulated {
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         let down = self.wire.lock().unwrap().down;
         self.meet(down, self.memory.force_release(key)).await
+    }
+
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        let down = self.wire.lock().unwrap().down;
+        let forced = self.memory.force_release_held_by(key, holder);
+        self.meet(down, forced).await
     }
 }
 

@@ -57,6 +57,7 @@ const ROWS: &[Row] = &[
         "DEBUG",
         &[
             "lock.layer",
+            "lock.mode",
             "lock.keys",
             "lock.queue_position",
             "lock.via",
@@ -70,7 +71,13 @@ const ROWS: &[Row] = &[
     event(
         "lock granted",
         "DEBUG",
-        &["lock.layer", "lock.via", "lock.wait_ms", "lock.token"],
+        &[
+            "lock.layer",
+            "lock.mode",
+            "lock.via",
+            "lock.wait_ms",
+            "lock.token",
+        ],
     ),
     event("lock released", "DEBUG", &["lock.layer", "lock.hold_ms"]),
     event(
@@ -89,6 +96,7 @@ const ROWS: &[Row] = &[
         "WARN",
         &[
             "lock.layer",
+            "lock.mode",
             "lock.lost_reason",
             "lock.via",
             "lock.token",
@@ -147,6 +155,15 @@ async fn use_all(server: RedisServer, seen: Seen) {
     for guard in several.await {
         guard.unwrap().release().await.unwrap();
     }
+
+    // The other modes, with a wait of each.
+    let reader = acquire().shared().await.unwrap();
+    acquire().permits(2).wait(20 * MS).await.unwrap_err();
+    drop(reader);
+    let permit = acquire().permits(2).await.unwrap();
+    acquire().shared().wait(20 * MS).await.unwrap_err();
+    permit.release().await.unwrap();
+
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     acquire().wait(100 * MS).await.unwrap_err();
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -227,6 +244,12 @@ fn each_span_and_event_has_all_fields() {
     let is_listed = |kind: &&Kind| ROWS.iter().any(|row| row.name == kind.name);
     let unlisted: Vec<_> = others.filter(|kind| !is_listed(kind)).collect();
     assert!(unlisted.is_empty(), "{unlisted:?}");
+
+    for name in ["lock.acquire", "lock granted"] {
+        let (_, values) = all.iter().find(|(kind, _)| kind.name == name).unwrap();
+        let modes: Vec<_> = values["lock.mode"].iter().map(String::as_str).collect();
+        assert_eq!(modes, ["exclusive", "permit", "shared"], "{name}");
+    }
 
     let calls = all
         .iter()

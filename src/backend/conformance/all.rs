@@ -1,6 +1,8 @@
 //! All functions at once.
 
-use super::{acquire, counter, hint, holder, immediate, keep, lease, queue};
+use super::{
+    acquire, counter, downgrade, hint, holder, immediate, keep, lease, permits, queue, shared,
+};
 use crate::backend::Backend;
 
 /// Runs every function of this module in sequence.
@@ -55,4 +57,25 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     queue::unconfirmed_transfer_expires(one, other).await;
     queue::release_or_keep_enters_next_lease(one, other).await;
     queue::every_kind_of_release_transfers(one, other).await;
+    shared::shared_and_exclusive_leases_exclude_each_other(one, other).await;
+    shared::repeated_acquire_under_shared_lease_is_granted(one, other).await;
+    shared::shared_lease_expires_by_itself(one, other).await;
+    shared::counters_of_both_modes_increase(one, other).await;
+    shared::waiting_exclusive_lease_stops_shared_ones(one, other).await;
+    shared::waiting_shared_leases_are_served_together(one, other).await;
+    permits::permits_up_to_limit_hold_key_together(one, other).await;
+    permits::each_permit_obeys_its_own_limit(one, other).await;
+    permits::concurrent_permits_stay_within_limit(one, other).await;
+    permits::permits_exclude_leases_of_other_modes(one, other).await;
+    permits::expired_permit_frees_only_its_place(one, other).await;
+    permits::remaining_ttl_is_that_of_latest_permit(one, other).await;
+    permits::forced_release_ends_one_permit_or_all(one, other).await;
+    permits::counters_of_permits_increase(one, other).await;
+    permits::waiting_permits_are_served_in_order(one, other).await;
+    permits::waiting_lease_of_other_mode_stops_permits(one, other).await;
+    downgrade::downgraded_lease_is_shared(one, other).await;
+    downgrade::downgrade_admits_waiting_shared_leases(one, other).await;
+    downgrade::counter_of_downgraded_lease_increases(one, other).await;
+    downgrade::downgrade_without_lease_changes_nothing(one, other).await;
+    downgrade::downgrade_extends_and_does_not_shorten_lease(one, other).await;
 }

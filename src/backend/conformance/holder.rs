@@ -67,7 +67,7 @@ pub async fn forced_release_spares_other_holder<B: Backend>(one: &B, other: &B) 
     release(one, &key, next).await;
 }
 
-async fn forced<B: Backend>(backend: &B, key: &LockKey, holder: &str) -> ForceReleased {
+pub(super) async fn forced<B: Backend>(backend: &B, key: &LockKey, holder: &str) -> ForceReleased {
     let outcome = backend.force_release_held_by(key, holder).await;
     definite(outcome, "force_release_held_by")
 }

@@ -22,13 +22,16 @@
 mod acquire;
 mod all;
 mod counter;
+mod downgrade;
 mod hint;
 mod holder;
 mod immediate;
 mod keep;
 mod lease;
 pub mod node;
+mod permits;
 mod queue;
+mod shared;
 mod support;
 
 pub use acquire::{
@@ -39,6 +42,11 @@ pub use all::all;
 pub use counter::{
     counter_after_expiry_or_force_increases, counter_of_each_grant_increases,
     tokens_per_counter_are_from_1_to_256,
+};
+pub use downgrade::{
+    counter_of_downgraded_lease_increases, downgrade_admits_waiting_shared_leases,
+    downgrade_extends_and_does_not_shorten_lease, downgrade_without_lease_changes_nothing,
+    downgraded_lease_is_shared,
 };
 pub use hint::{
     forced_release_sends_hint_to_other_handle, release_sends_hint_to_every_subscriber,
@@ -61,6 +69,13 @@ pub use lease::{
     other_lease_cannot_release_or_renew, release_frees_key_and_repeat_changes_nothing,
     renewal_extends_and_does_not_shorten_lease, renewal_without_lease_creates_none,
 };
+pub use permits::{
+    concurrent_permits_stay_within_limit, counters_of_permits_increase,
+    each_permit_obeys_its_own_limit, expired_permit_frees_only_its_place,
+    forced_release_ends_one_permit_or_all, permits_exclude_leases_of_other_modes,
+    permits_up_to_limit_hold_key_together, remaining_ttl_is_that_of_latest_permit,
+    waiting_lease_of_other_mode_stops_permits, waiting_permits_are_served_in_order,
+};
 pub use queue::{
     contend_for_free_key_is_granted, every_kind_of_release_transfers, expiry_serves_first_waiter,
     leave_after_transfer_passes_key_on, leave_removes_waiter, leave_returns_one_result_per_lease,
@@ -68,4 +83,9 @@ pub use queue::{
     release_transfers_key_to_first_waiter, repeats_change_no_place, silent_waiter_is_passed_over,
     transfer_under_larger_counter_is_grant, transferred_key_is_reserved_for_its_waiter,
     unconfirmed_transfer_expires,
+};
+pub use shared::{
+    counters_of_both_modes_increase, repeated_acquire_under_shared_lease_is_granted,
+    shared_and_exclusive_leases_exclude_each_other, shared_lease_expires_by_itself,
+    waiting_exclusive_lease_stops_shared_ones, waiting_shared_leases_are_served_together,
 };

@@ -14,13 +14,16 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use tokio::time::sleep;
+
+use super::queue::waiter::freed;
 use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant_within, release, released,
+    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant_within, only, release, released,
     renewed,
 };
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, BackendError, Fence, LeaseId, Node, Released, Renewed,
+    AcquireRequest, Acquired, BackendError, Fence, LeaseId, Mode, Node, Released, Renewal, Renewed,
 };
 
 /// Runs every function of this module in sequence.
@@ -37,6 +40,8 @@ pub async fn all<N: Node>(one: &N, other: &N) {
     confirmed_counter_bounds_next_vote(one, other).await;
     proposal_over_known_counter_is_adopted(one, other).await;
     rejected_vote_leaves_counter_unchanged(one, other).await;
+    shared_votes_hold_key_together(one, other).await;
+    intent_keeps_shared_votes_out(one, other).await;
 }
 
 /// Checks that votes and acquires exclude each other, and that the lease of a vote can be renewed and
@@ -149,6 +154,88 @@ pub async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N)
     let next = granted(one, &key, holder, Fence::Propose(1)).await;
     assert!(next > known && next < FAR, "{next} after {known}");
     release(one, &key, holder).await;
+}
+
+/// Checks that the votes for shared leases exclude only those for an exclusive one, under counters that increase. A node
+/// without shared leases passes.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
+    if !one.modes().shared {
+        return;
+    }
+    let (key, first, second) = fixture("vote-shared");
+    let writer = LeaseId::new(Uuid::new_v4(), 1);
+    let known = granted(one, &key, writer, Fence::Confirm(1)).await;
+    assert!(!votes(other, &key, first, Fence::Propose(1)).await);
+    release(one, &key, writer).await;
+    assert!(votes(one, &key, first, Fence::Propose(1)).await);
+    assert!(votes(other, &key, second, Fence::Propose(known + 1_000)).await);
+    rejected(one, &key, writer, Fence::Propose(1)).await;
+    assert!(votes(one, &key, first, Fence::Propose(1)).await, "again");
+    release(one, &key, first).await;
+    assert_eq!(released(one, &key, first).await, Released::NotHeld);
+    rejected(other, &key, writer, Fence::Propose(1)).await;
+    release(other, &key, second).await;
+    let next = granted(one, &key, writer, Fence::Propose(1)).await;
+    assert!(next > known + 1_000, "{next} after {known} + 1000");
+    release(one, &key, writer).await;
+}
+
+/// Checks that an exclusive lease that shared ones exclude keeps further ones of other managers out, until it is granted
+/// or its time is over. A node without shared leases passes.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn intent_keeps_shared_votes_out<N: Node>(one: &N, other: &N) {
+    if !one.modes().shared {
+        return;
+    }
+    let (key, reader, later) = fixture("vote-intent");
+    let writer = LeaseId::new(Uuid::new_v4(), 1);
+    let own = LeaseId::new(writer.manager(), 2);
+    let intent = AcquireRequest::new(key.clone(), writer, LONG).with_intent(MARGIN);
+    let renew = async || {
+        let renewal = Renewal::new(key.clone(), reader, LONG).with_mode(Mode::Shared);
+        only(one.renew(&[renewal]).await, "renew")
+    };
+    let propose = Fence::Propose(1);
+    assert!(votes(one, &key, reader, propose).await);
+    assert_eq!(renew().await, Renewed::Renewed);
+    let vote = definite(other.vote(&intent, propose).await, "vote");
+    assert!(matches!(vote, Acquired::Busy { .. }), "{vote:?}");
+    assert!(!votes(one, &key, later, propose).await, "{writer} waits");
+    assert!(votes(one, &key, reader, propose).await, "a repeat");
+    assert!(votes(other, &key, own, propose).await, "its own process");
+    ends(other, &key, own).await;
+    assert_eq!(renew().await, Renewed::Wanted);
+    sleep(MARGIN + SHORT).await;
+    assert_eq!(renew().await, Renewed::Renewed);
+    assert!(votes(one, &key, later, propose).await, "the time is over");
+    ends(one, &key, later).await;
+    definite(other.vote(&intent, propose).await, "vote");
+    ends(one, &key, reader).await;
+    assert!(!votes(one, &key, later, propose).await, "the key is free");
+    let vote = definite(other.vote(&intent, propose).await, "vote");
+    assert!(matches!(vote, Acquired::Granted { .. }), "{vote:?}");
+    ends(other, &key, writer).await;
+    assert!(votes(one, &key, later, propose).await, "it was granted");
+    ends(one, &key, later).await;
+}
+
+/// Releases a lease while an intent may be in effect. The key may be left to clients outside the queue.
+async fn ends<N: Node>(node: &N, key: &LockKey, lease: LeaseId) {
+    freed(released(node, key, lease).await);
+}
+
+/// Votes for a shared lease. Returns `true` if it is granted.
+async fn votes<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) -> bool {
+    let request = AcquireRequest::new(key.clone(), lease, LONG).with_mode(Mode::Shared);
+    let vote = definite(node.vote(&request, fence).await, "vote");
+    matches!(vote, Acquired::Granted { .. })
 }
 
 async fn cast<N: Node>(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Extended, ForceReleased, Holder,
-    Immediate, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Downgraded, Extended, ForceReleased,
+    Holder, Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::backend::{ContendRequest, Contended, Hints};
@@ -54,7 +54,8 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// key is then not free in between, so no other process can acquire it. Such a store implements
 /// [`contend`](Self::contend) and [`leave`](Self::leave). By default there is no queue.
 ///
-/// A process has one place in the queue of a key, for all its waiters. The engine guarantees:
+/// A process has one place in the queue of a key, for all its waiters. Waiters for permits have a place each: four of a
+/// runtime at first, and each that has waited for a second. The engine guarantees:
 ///
 /// - The process contends under one lease id, from its first attempt that may enter the queue until the lease
 ///   is granted or left.
@@ -72,7 +73,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// - *Grants by hint.* If the reply to a `contend` has [`TransferTerms`], and a hint reports a transfer to its lease
 ///   under a larger counter, then the transfer came after that `contend`. The counter is fresh, as that of any
 ///   grant. The lease lasts for the TTL of the terms from the transfer on. A store can omit the terms or the
-///   counter, and the engine then confirms.
+///   counter, and the engine then confirms. The same holds for the next lease of a `release_or_keep`.
 /// - *Order.* Waiters are served in the order in which they entered. Only a waiter that stopped refreshing, or
 ///   that a notification does not reach, is passed over. An unreachable waiter keeps its place. If it does not
 ///   listen, it is passed over only until its next attempt, which is due after `poll_after` of
@@ -132,9 +133,15 @@ pub trait Backend: Send + Sync + 'static {
         request: &ContendRequest,
     ) -> impl Future<Output = Result<Contended, BackendError>> + Send {
         let ContendRequest {
-            key, lease, ttl, ..
+            key,
+            lease,
+            ttl,
+            mode,
+            limit,
+            ..
         } = request;
         let request = AcquireRequest::new(key.clone(), *lease, *ttl);
+        let request = request.with_mode(*mode).with_limit(*limit);
         async move { Ok(self.try_acquire(&request).await?.into()) }
     }
 
@@ -235,13 +242,40 @@ pub trait Backend: Send + Sync + 'static {
         ready(Ok(Extended::wanted(0)))
     }
 
+    /// Makes an exclusive lease shared, in one step, so that no exclusive lease holds the key in between.
+    ///
+    /// `lease` is the exclusive lease. The shared one has the same id, a fresh counter as in
+    /// [`try_acquire`](Self::try_acquire), and the remaining TTL that [`renew`](Self::renew) would give it. A store with
+    /// a queue then serves the first waiters that are shared, up to the first one that is not, and waiters outside the
+    /// queue receive [`Hint::Released`](crate::backend::Hint::Released). The engine sends no other command for the lease
+    /// until the reply, except a release, which must end the lease in either mode.
+    ///
+    /// The default implementation is for a store without shared leases: it changes nothing and returns an error of kind
+    /// [`Unsupported`](super::BackendErrorKind::Unsupported).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease is exclusive or shared. A repeat for a shared lease returns a fresh counter.
+    fn downgrade(
+        &self,
+        lease: &Renewal,
+    ) -> impl Future<Output = Result<Downgraded, BackendError>> + Send {
+        let _unused = lease;
+        let cause = "the lock backend has no downgrade";
+        ready(Err(BackendError::refused(
+            BackendErrorKind::Unsupported,
+            cause,
+        )))
+    }
+
     /// Subscribes a manager to a key. Returns immediately. The subscription ends when the [`Hints`] are
     /// dropped.
     ///
     /// A [`Hint::Released`] is sent when the subscription takes effect, after each resubscription, and at
     /// each release that leaves the key free. An attempt after a hint cannot miss a release. A store with a
     /// queue sends [`Hint::Transferred`] when it transfers the key to a lease of `manager`, and to no other
-    /// manager.
+    /// manager. A transfer to the next lease of a [`release_or_keep`](Self::release_or_keep) with terms can arrive before
+    /// this call. The store keeps the last one of each manager, and sends it to the next watch.
     ///
     /// [`Hint::Released`]: crate::backend::Hint::Released
     /// [`Hint::Transferred`]: crate::backend::Hint::Transferred
@@ -255,6 +289,31 @@ pub trait Backend: Send + Sync + 'static {
     /// unavailable shortly before this call should therefore send a hint at once.
     fn recoveries(&self) -> Hints {
         Hints::channel().1
+    }
+
+    /// Returns the modes that this backend supports besides exclusive leases. By default none.
+    ///
+    /// The engine sends no request of another mode. The rules of a shared lease, beyond those of any lease:
+    ///
+    /// - It is granted while no exclusive lease holds the key, and no exclusive lease waits in the queue before it.
+    /// - Its counter exceeds those of all exclusive leases before it.
+    /// - The renewal of another lease does not extend it.
+    /// - A key that becomes free is transferred to the first waiter. If that is a shared lease, the next waiters that
+    ///   are shared, up to the first exclusive one, receive it as well.
+    /// - Its renewal reports [`Renewed::Wanted`] while an exclusive lease waits.
+    ///
+    /// A permit follows the first three of these rules, and these:
+    ///
+    /// - It is granted while only permits hold the key, fewer than its own limit, and no lease waits in the queue before
+    ///   it. The limits of other permits do not matter.
+    /// - When a permit ends, and when the key becomes free, permits are transferred to the first waiters, up to the first
+    ///   one whose limit is reached or that is no permit.
+    ///
+    /// For both:
+    ///
+    /// - [`release_or_keep`](Self::release_or_keep) and [`extend`](Self::extend) are for exclusive leases.
+    fn modes(&self) -> Modes {
+        Modes::EXCLUSIVE
     }
 
     /// Returns the group of keys that share their delays. By default all keys are in group 0.

@@ -26,6 +26,8 @@ pub enum BackendErrorKind {
     Misconfigured,
     /// The key holds a value that is not a lock.
     Conflict,
+    /// The store has no such command.
+    Unsupported,
 }
 
 impl BackendError {
@@ -77,6 +79,7 @@ impl fmt::Display for BackendError {
             BackendErrorKind::Unavailable => "lock store cannot serve the command",
             BackendErrorKind::Misconfigured => "lock store rejects this client",
             BackendErrorKind::Conflict => "key holds a value that is not a lock",
+            BackendErrorKind::Unsupported => "lock store does not support the command",
         })
     }
 }

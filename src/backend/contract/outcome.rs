@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::backend::TransferTerms;
+
 /// The outcome of [`Backend::try_acquire`](super::Backend::try_acquire).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,8 +43,33 @@ impl Acquired {
 pub enum Renewed {
     /// The remaining TTL is at least the requested one.
     Renewed,
+    /// The remaining TTL of a shared lease is at least the requested one, and an exclusive lease waits: no other
+    /// owner of this process should join the shared one.
+    Wanted,
     /// The lease does not hold the key: it expired, was released by force, or the store lost its data.
     NotHeld,
+}
+
+/// The outcome of [`Backend::downgrade`](super::Backend::downgrade).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Downgraded {
+    /// The lease is shared now, and its remaining TTL is at least the requested one.
+    #[non_exhaustive]
+    Shared {
+        /// The base of the fencing tokens, below 2^53.
+        counter: u64,
+    },
+    /// The lease did not hold the key.
+    NotHeld,
+}
+
+impl Downgraded {
+    /// Creates the outcome of a lease that is shared now, under `counter`.
+    #[must_use]
+    pub fn shared(counter: u64) -> Self {
+        Self::Shared { counter }
+    }
 }
 
 /// The outcome of one [`Release`](super::Release).
@@ -82,8 +109,12 @@ pub enum ReleasedOrKept {
         /// leaves as many turns to other processes before its next one.
         watchers: u32,
         /// `true` if the [`next`](super::KeepRequest::next) lease may be in the queue. The engine then
-        /// contends under it, or leaves.
+        /// contends under it, leaves, or waits for its hint if there are terms in `transfers`.
         queued: bool,
+        /// The terms under which the [`Hint::Transferred`](crate::backend::Hint::Transferred) of the next lease is a
+        /// grant, if it is in the queue and listens. The engine then sends the first `contend` within
+        /// 1.1 seconds. `None` if only a `contend` grants it.
+        transfers: Option<TransferTerms>,
     },
     /// The lease did not hold the key.
     NotHeld,
@@ -115,7 +146,18 @@ impl ReleasedOrKept {
             released,
             watchers,
             queued,
+            transfers: None,
         }
+    }
+
+    /// Sets the terms under which the hint of a transfer to the next lease is a grant. Changes only
+    /// [`Released`](Self::Released).
+    #[must_use]
+    pub fn with_transfers(mut self, terms: impl Into<Option<TransferTerms>>) -> Self {
+        if let Self::Released { transfers, .. } = &mut self {
+            *transfers = terms.into();
+        }
+        self
     }
 }
 

@@ -1,8 +1,9 @@
 //! The requests of commands.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
-use super::LeaseId;
+use super::{LeaseId, Mode};
 use crate::LockKey;
 
 /// The request of [`Backend::try_acquire`](super::Backend::try_acquire).
@@ -15,13 +16,51 @@ pub struct AcquireRequest {
     pub lease: LeaseId,
     /// The duration of the lease.
     pub ttl: Duration,
+    /// How the lease shall hold the key: one of the [`modes`](super::Backend::modes) of the backend.
+    pub mode: Mode,
+    /// The most permits of the key, this one included, if the mode is [`Mode::Permit`].
+    pub limit: Option<NonZeroU16>,
+    /// For how long an exclusive lease that shared ones exclude keeps further shared leases of other managers out, or
+    /// `None` if it does not. The end of this time, or a grant, admits them again.
+    ///
+    /// A [`Quorum`](crate::Quorum) sets it for a lease that waits. Only a [`vote`](super::super::Node::vote) obeys it:
+    /// any other store has a queue, or no order.
+    pub intent: Option<Duration>,
 }
 
 impl AcquireRequest {
-    /// Creates a request to acquire `key` under `lease` for `ttl`.
+    /// Creates a request to acquire `key` exclusively under `lease` for `ttl`.
     #[must_use]
     pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
-        Self { key, lease, ttl }
+        Self {
+            key,
+            lease,
+            ttl,
+            mode: Mode::Exclusive,
+            limit: None,
+            intent: None,
+        }
+    }
+
+    /// Sets how the lease shall hold the key.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets the most permits of the key, for [`Mode::Permit`].
+    #[must_use]
+    pub fn with_limit(mut self, limit: Option<NonZeroU16>) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Sets for how long the lease keeps further shared leases out if it is not granted.
+    #[must_use]
+    pub fn with_intent(mut self, intent: Duration) -> Self {
+        self.intent = Some(intent);
+        self
     }
 }
 
@@ -35,13 +74,27 @@ pub struct Renewal {
     pub lease: LeaseId,
     /// The requested TTL from now on. A longer remaining TTL stays.
     pub ttl: Duration,
+    /// How the lease holds the key.
+    pub mode: Mode,
 }
 
 impl Renewal {
-    /// Creates a renewal of the lease on `key` for `ttl` from now on.
+    /// Creates a renewal of the exclusive lease on `key` for `ttl` from now on.
     #[must_use]
     pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
-        Self { key, lease, ttl }
+        Self {
+            key,
+            lease,
+            ttl,
+            mode: Mode::Exclusive,
+        }
+    }
+
+    /// Sets how the lease holds the key.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
     }
 }
 

@@ -95,11 +95,13 @@ fn unswept(live: usize, now: Instant) -> (State, Vec<Hints>) {
             now
         };
         let lease = lease(1);
-        state.leases.insert(key.clone(), Entry { lease, expires });
+        state
+            .leases
+            .insert(key.clone(), Entry::new(lease, Mode::Exclusive, expires));
         let watchers = state.watchers.entry(key.clone()).or_default();
         watchers.push(None, sender);
         if is_live {
-            state.enter(&key, lease, false, now);
+            state.enter(&key, Place::exclusive(lease, false), now);
             subscriptions.push(hints);
         } else {
             state.queues.insert(key, Waiters::default());

@@ -96,7 +96,9 @@ impl Candidacy {
 
     fn ask(&mut self, node: usize, fence: Fence) {
         let request = self.request.clone();
-        let AcquireRequest { key, lease, ttl } = request.clone();
+        let AcquireRequest {
+            key, lease, ttl, ..
+        } = request.clone();
         let Some(claim) = self.inner.ledger.claim(node, &key, lease) else {
             // The vote of an earlier attempt under this lease is still in flight.
             let engaged = Err(fault::engaged());

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::fault;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::node::ErasedNode;
 use super::release::release_ownerless;
+use super::{acquire, fault};
 use crate::LockKey;
-use crate::backend::{BackendError, BoxFuture, ForceReleased, Holder, Release, Renewal, Renewed};
+use crate::backend::{
+    AcquireRequest, Acquired, BackendError, BoxFuture, Downgraded, ForceReleased, Holder, Mode,
+    Release, Renewal, Renewed,
+};
 
 impl Inner {
     fn ask_all<T>(
@@ -29,6 +32,8 @@ impl Inner {
 #[derive(Default)]
 struct Tally {
     renewed: usize,
+    /// A node that renewed the lease reports an exclusive one that waits.
+    wanted: bool,
     not_held: usize,
     failures: Vec<BackendError>,
 }
@@ -38,7 +43,10 @@ impl Tally {
     fn outcome(&self, nodes: usize) -> Option<Renewed> {
         let majority = nodes / 2 + 1;
         if self.renewed >= majority {
-            Some(Renewed::Renewed)
+            Some(match self.wanted {
+                true => Renewed::Wanted,
+                false => Renewed::Renewed,
+            })
         } else if self.not_held >= majority {
             Some(Renewed::NotHeld)
         } else {
@@ -67,7 +75,10 @@ pub(super) async fn renew(
     while let Some((_, outcomes)) = flight.next_until(deadline).await {
         for (tally, outcome) in tallies.iter_mut().zip(outcomes) {
             match outcome {
-                Ok(Renewed::Renewed) => tally.renewed += 1,
+                Ok(renewed @ (Renewed::Renewed | Renewed::Wanted)) => {
+                    tally.renewed += 1;
+                    tally.wanted |= renewed == Renewed::Wanted;
+                }
                 Ok(Renewed::NotHeld) => tally.not_held += 1,
                 Err(error) => tally.failures.push(error),
             }
@@ -99,21 +110,72 @@ pub(super) async fn renew(
     outcomes
 }
 
-/// Returns the holder that a majority of the nodes reports.
+/// Makes a lease shared on a majority of the nodes, and then takes its counter by a vote. Each node keeps the lease
+/// throughout, so no exclusive lease has a majority in between.
+///
+/// A node that did not reply may hold the lease exclusively until it expires there, which excludes others only. If the
+/// vote has no majority, the lease is released.
+pub(super) async fn downgrade(
+    inner: &Arc<Inner>,
+    lease: &Renewal,
+) -> Result<Downgraded, BackendError> {
+    let (nodes, majority) = (inner.nodes.len(), inner.majority());
+    let until = Instant::now() + lease.ttl;
+    inner.ledger.prolong(&lease.key, lease.lease, until);
+    let (mut flight, deadline) = inner.ask_all(|node| node.downgrade(lease.clone()));
+    let (mut shared, mut not_held, mut failures) = (0, 0, Vec::new());
+    while shared < majority && not_held < majority {
+        match flight.next_until(deadline).await {
+            Some((_, Ok(Downgraded::Shared { .. }))) => shared += 1,
+            Some((_, Ok(Downgraded::NotHeld))) => not_held += 1,
+            Some((_, Err(error))) => failures.push(error),
+            None => break,
+        }
+    }
+    inner.finish(flight);
+    if shared >= majority {
+        let Renewal {
+            key, lease, ttl, ..
+        } = lease.clone();
+        let request = AcquireRequest::new(key, lease, ttl).with_mode(Mode::Shared);
+        return match acquire::try_acquire(inner, &request).await {
+            Ok(Acquired::Granted { counter }) => Ok(Downgraded::shared(counter)),
+            Ok(Acquired::Busy { .. }) => Ok(Downgraded::NotHeld),
+            Err(error) => Err(BackendError::unknown(error)),
+        };
+    }
+    if not_held >= majority {
+        release_ownerless(inner, &[Release::new(lease.key.clone(), lease.lease)]).await;
+        return Ok(Downgraded::NotHeld);
+    }
+    let silent = nodes - shared - not_held - failures.len();
+    let may_have = failures.iter().any(BackendError::may_have_taken_effect);
+    let unsettled = shared + silent > 0 || may_have;
+    let error = fault::no_majority(failures, silent, nodes, unsettled);
+    // A majority may reject the lease for good, and other nodes still share it.
+    Err(match unsettled && !error.may_have_taken_effect() {
+        true => BackendError::unknown(error),
+        false => error,
+    })
+}
+
+/// Returns the holder that a majority of the nodes reports. With shared leases, each node may report another one of
+/// them as the last to expire.
 pub(super) async fn inspect(
     inner: &Arc<Inner>,
     key: &LockKey,
 ) -> Result<Option<Holder>, BackendError> {
     let (nodes, majority) = (inner.nodes.len(), inner.majority());
     let (mut flight, deadline) = inner.ask_all(|node| node.inspect(key.clone()));
-    let mut holders: HashMap<String, Vec<Holder>> = HashMap::new();
+    let mut holders: HashMap<Option<String>, Vec<Holder>> = HashMap::new();
     let (mut silent, mut failures) = (nodes, Vec::new());
     while let Some((_, answer)) = flight.next_until(deadline).await {
         silent -= 1;
         match answer {
             Ok(holder) => {
                 if let Some(holder) = holder {
-                    holders.entry(holder.id.clone()).or_default().push(holder);
+                    let exclusive = (holder.mode == Mode::Exclusive).then(|| holder.id.clone());
+                    holders.entry(exclusive).or_default().push(holder);
                 }
             }
             Err(error) => failures.push(error),
@@ -122,7 +184,12 @@ pub(super) async fn inspect(
             // The holder has the key while a majority keeps its lease. The shortest TTL of this majority is
             // a lower bound, whatever the other nodes reply.
             votes.sort_by_key(|holder| holder.ttl);
-            return Ok(votes.drain(..).next());
+            // A node that lacks a lease counts fewer.
+            let leases = votes.iter().map(|holder| holder.leases).max();
+            return Ok(votes.drain(..).next().map(|holder| Holder {
+                leases: leases.unwrap_or(1),
+                ..holder
+            }));
         }
         let most = holders.values().map(Vec::len).max().unwrap_or(0);
         if most + silent + failures.len() < majority {
@@ -165,6 +232,17 @@ pub(super) async fn force_release(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_report_of_wanted_lease_counts() {
+        let tally = Tally {
+            renewed: 2,
+            wanted: true,
+            ..Tally::default()
+        };
+        assert_eq!(tally.outcome(3), Some(Renewed::Wanted));
+        assert_eq!(tally.outcome(5), None, "no majority");
+    }
 
     #[test]
     fn renewal_requires_majority() {

@@ -12,8 +12,8 @@ use super::node::ErasedNode;
 use super::{acquire, ask, release};
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, ForceReleased, Hints, Holder, Release,
-    Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
+    ForceReleased, Hints, Holder, Mode, Modes, Release, Released, Renewal, Renewed,
 };
 
 /// Several independent stores as one. A process holds a key if it holds it on a majority of them.
@@ -61,6 +61,10 @@ use crate::backend::{
 ///   before the first command, and each node from that time or later. A majority therefore keeps the lease
 ///   for as long as the process relies on it. The clocks may show different times. They must run at the
 ///   same speed within 1 % and must not be set while they run.
+/// - *Shared leases.* A shared lease needs a majority as well. It shares a node with each majority of an exclusive
+///   lease, and that node grants only one of the two. An exclusive lease that waits announces itself at each node that
+///   shared leases hold. Such a node grants no further shared lease to other processes for 1.3 s after each attempt. So
+///   a process that ends while it waits delays them by at most about that time.
 /// - *Failed attempts.* A failed attempt is released on every node that it may have reached. The release is
 ///   repeated at an unreachable node until the lease must have expired there.
 /// - *Renewals.* A renewal does not create a lease. A node that forgot a lease does not hold it again,
@@ -119,6 +123,10 @@ pub struct Quorum {
 /// The node timeouts that one command takes at most: two rounds, the release, and a pause.
 const COMMAND_TIMEOUTS: u32 = 4;
 
+/// For how long a waiting exclusive lease keeps further shared ones out after each attempt: longer than the time until
+/// the next one, which is at most 1.1 s without hints.
+const INTENT: Duration = Duration::from_millis(1300);
+
 impl Quorum {
     /// Creates a builder without nodes, and with a [node timeout](QuorumBuilder::node_timeout) of 100 ms.
     pub fn builder() -> QuorumBuilder {
@@ -136,15 +144,15 @@ impl Quorum {
 }
 
 /// Each method waits for a node only while its reply can change the outcome, and at most four node
-/// timeouts.
+/// timeouts. A `downgrade`, which is followed by a vote, waits at most five.
 ///
 /// A quorum releases in `release_or_keep` and extends no lease, as is the default. To keep a lease, all
 /// nodes would have to report no subscribers, and a majority would have to agree on fresh counters. An
 /// unavailable node cannot report, and the lease would have to be released on the nodes that kept it. The
 /// saving would be one acquire per hand-off budget of 50 ms.
 ///
-/// A quorum has no queue of waiters: the default of `contend` and `leave`. Each node would order its waiters
-/// by their arrival there, so the nodes could transfer one key to different leases, and none of them would
+/// A quorum has no queue of waiters: the default of `leave`, and a `contend` that votes. Each node would order its
+/// waiters by their arrival there, so the nodes could transfer one key to different leases, and none of them would
 /// have a majority. Waiters acquire after the hints of a majority, as they do without a queue.
 ///
 /// If the future of any method but `try_acquire` is dropped, a command that was sent takes effect or does
@@ -154,12 +162,31 @@ impl Backend for Quorum {
         acquire::try_acquire(&self.inner, request).await
     }
 
+    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+        let ContendRequest {
+            key,
+            lease,
+            ttl,
+            mode,
+            ..
+        } = request;
+        let mut request = AcquireRequest::new(key.clone(), *lease, *ttl).with_mode(*mode);
+        if *mode == Mode::Exclusive {
+            request = request.with_intent(INTENT);
+        }
+        Ok(self.try_acquire(&request).await?.into())
+    }
+
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         ask::renew(&self.inner, renewals).await
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
         release::release(&self.inner, leases).await
+    }
+
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        ask::downgrade(&self.inner, lease).await
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
@@ -172,6 +199,16 @@ impl Backend for Quorum {
     fn recoveries(&self) -> Hints {
         let nodes = self.inner.nodes.iter();
         Hints::gathered(nodes.map(|node| node.recoveries()), 1)
+    }
+
+    /// Shared leases, if all nodes have them. Permits cannot be counted: with a limit of 2 on three nodes, each of three
+    /// holders would have a majority.
+    fn modes(&self) -> Modes {
+        let mut nodes = self.inner.nodes.iter();
+        match nodes.all(|node| node.modes().shared) {
+            true => Modes::EXCLUSIVE.with_shared(),
+            false => Modes::EXCLUSIVE,
+        }
     }
 
     fn response_timeout(&self) -> Duration {

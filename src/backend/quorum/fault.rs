@@ -38,15 +38,18 @@ pub(super) fn no_majority(
     nodes: usize,
     unsettled: bool,
 ) -> BackendError {
-    let agreed = [BackendErrorKind::Misconfigured, BackendErrorKind::Conflict]
-        .into_iter()
-        .find(|kind| {
-            2 * failures
-                .iter()
-                .filter(|error| error.kind() == *kind)
-                .count()
-                > nodes
-        });
+    let permanent = [
+        BackendErrorKind::Misconfigured,
+        BackendErrorKind::Conflict,
+        BackendErrorKind::Unsupported,
+    ];
+    let agreed = permanent.into_iter().find(|kind| {
+        2 * failures
+            .iter()
+            .filter(|error| error.kind() == *kind)
+            .count()
+            > nodes
+    });
     let cause = |failures: Vec<BackendError>| Cause::NoMajority {
         nodes,
         failed: failures.len(),

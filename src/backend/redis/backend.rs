@@ -15,8 +15,8 @@ use super::topology::{Route, in_batches};
 use crate::LockKey;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Extended, Fence, ForceReleased, Hints, Holder, KeepRequest, Node, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    Downgraded, Extended, Fence, ForceReleased, Hints, Holder, KeepRequest, Mode, Modes, Node,
+    Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 
 /// Leases in Redis 6.2 or newer, shared with Redisson's `getLock`.
@@ -54,8 +54,8 @@ use crate::backend::{
 ///
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
 /// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
-/// `+wait +unwatch`; with a [`quarantine`](RedisBackendBuilder::quarantine) also `+set +info`, and at the
-/// nodes of a [`Quorum`](crate::Quorum) `+get +set`. With `+hgetall`, [`inspect`](Backend::inspect) also returns
+/// `+wait +unwatch`; for shared locks and permits `+hget +hkeys +hvals`; with a
+/// [`quarantine`](RedisBackendBuilder::quarantine) also `+set +info`, and at the nodes of a [`Quorum`](crate::Quorum) `+get +set`. With `+hgetall`, [`inspect`](Backend::inspect) also returns
 /// the holder of a held lock. [`force_release`](Backend::force_release) requires `+hgetall` to compare the
 /// holder. With `+info`, [`warnings`](Self::warnings) report an eviction policy. A database
 /// other than 0 requires `+select`.
@@ -152,17 +152,30 @@ fn empty_key() -> BackendError {
 impl Backend for RedisBackend {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
-        let AcquireRequest { key, lease, ttl } = request;
+        let AcquireRequest {
+            key,
+            lease,
+            ttl,
+            mode,
+            ..
+        } = request;
         if key.as_str().is_empty() {
             return Err(empty_key());
         }
+        let batches = match mode {
+            Mode::Exclusive => &inner.acquire_batches,
+            Mode::Shared | Mode::Permit => &inner.share_batches,
+        };
         let batch = inner.topology.acquire_batch(key);
-        if let Some(batch) = batch.and_then(|index| inner.acquire_batches.get(index)) {
+        if let Some(batch) = batch.and_then(|index| batches.get(index)) {
             return batch.acquire(request).await;
         }
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
-        let outcome = inner.calls.acquire(at, *lease, *ttl).await;
+        let outcome = match mode {
+            Mode::Exclusive => inner.calls.acquire(at, *lease, *ttl).await,
+            Mode::Shared | Mode::Permit => Box::pin(inner.calls.share(at, request)).await,
+        };
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
     }
@@ -174,7 +187,9 @@ impl Backend for RedisBackend {
             return Err(empty_key());
         }
         if !inner.calls.are_queues_allowed() {
-            let request = AcquireRequest::new(key.clone(), request.lease, request.ttl);
+            let request = AcquireRequest::new(key.clone(), request.lease, request.ttl)
+                .with_mode(request.mode)
+                .with_limit(request.limit);
             return Ok(self.try_acquire(&request).await?.into());
         }
         let route = inner.topology.route(key)?;
@@ -227,7 +242,8 @@ impl Backend for RedisBackend {
                 released,
                 others,
                 queued,
-            } => ReleasedOrKept::passed(released, others, queued),
+                transfers,
+            } => ReleasedOrKept::passed(released, others, queued).with_transfers(transfers),
             Passed::NotHeld => ReleasedOrKept::NotHeld,
         })
     }
@@ -248,6 +264,13 @@ impl Backend for RedisBackend {
         })
     }
 
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        let inner = &*self.inner;
+        let route = inner.topology.route(&lease.key)?;
+        let at = inner.calls.at(&route, &lease.key);
+        inner.calls.downgrade(at, lease).await
+    }
+
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         let inner = &*self.inner;
         let channel = inner.calls.names.channel(key).to_text();
@@ -263,6 +286,10 @@ impl Backend for RedisBackend {
         let hints = self.inner.network.recovery.hints_of_holder();
         self.inner.topology.look_out();
         hints
+    }
+
+    fn modes(&self) -> Modes {
+        Modes::EXCLUSIVE.with_shared().with_permits()
     }
 
     fn group(&self, key: &LockKey) -> u64 {
@@ -312,10 +339,10 @@ impl Backend for RedisBackend {
 impl Node for RedisBackend {
     async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
-        let AcquireRequest { key, lease, ttl } = request;
+        let key = &request.key;
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
-        let outcome = inner.calls.vote(at, *lease, *ttl, fence).await;
+        let outcome = inner.calls.vote(at, request, fence).await;
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
     }

@@ -314,15 +314,18 @@ impl RedisBackendBuilder {
         // Without a cluster, there is one node.
         let nodes = topology.nodes();
         let batched = if batches_acquires { connections } else { 0 };
-        let routes = (0..batched).map(|index| Route::over(&nodes[0], index));
-        let batch = |route| Arc::new(AcquireBatch::new(Arc::clone(&calls), route));
-        let acquire_batches = routes.map(batch).collect();
+        let [acquire_batches, share_batches] = [false, true].map(|is_shared| {
+            let routes = (0..batched).map(|index| Route::over(&nodes[0], index));
+            let batch = |route| Arc::new(AcquireBatch::new(Arc::clone(&calls), route, is_shared));
+            routes.map(batch).collect()
+        });
         Ok(Inner {
             calls,
             topology,
             network,
             min_replicas: self.min_replicas,
             acquire_batches,
+            share_batches,
             address,
             warnings: Vec::new(),
         })

@@ -15,6 +15,8 @@ pub(crate) struct Inner {
     /// One per connection. Empty if each acquire is a call of its own: in a cluster, where few keys share a
     /// slot, and if grants wait for replicas or may be in a quarantine.
     pub(crate) acquire_batches: Vec<Arc<AcquireBatch>>,
+    /// The batches of shared leases and permits, as those of exclusive leases.
+    pub(crate) share_batches: Vec<Arc<AcquireBatch>>,
     pub(crate) address: String,
     pub(crate) warnings: Vec<String>,
 }

@@ -10,13 +10,16 @@ use sha2::{Digest, Sha256};
 
 use super::response::{refuse, too_many};
 use crate::dashboard::board::Board;
-use crate::dashboard::frame::{held_by, row};
+use crate::dashboard::frame::{held_by, owner, row};
 use crate::error::with_causes;
-use crate::lock::HeldBy;
+use crate::lock::{HeldBy, LaneView};
 use crate::{Error, LockKey};
 
 /// The longest body. Each of the 512 bytes of a key takes up to 6 in JSON.
 pub(super) const MAX_BODY: usize = 16 * 1024;
+
+/// The most owners of one key that are listed.
+const OWNERS: usize = 100;
 
 /// Returns the holder of a key in the backend, and what this process knows about the key. If the backend is
 /// unavailable, returns its error and only what this process knows.
@@ -34,12 +37,17 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
     let reply = board.locks.inspect(&key).await;
     let here = board.locks.lane(&key);
     let info = reply.as_ref().ok().and_then(Option::as_ref);
+    let has_several = (here.as_ref()).is_some_and(LaneView::may_have_several_owners);
+    let owners = match has_several {
+        true => board.locks.owners(&key, OWNERS),
+        false => vec![],
+    };
     let holds = here.as_ref().is_some_and(|here| here.hold.is_some());
     let held_by_lease = info.filter(|_| !holds).map(|info| {
         // A failed release is retried without its lane.
-        match board.locks.is_own(&info.owner) {
-            true => HeldBy::Releasing,
-            false => HeldBy::Elsewhere,
+        match board.locks.own(&info.owner) {
+            Some(_) => HeldBy::Releasing,
+            None => HeldBy::Elsewhere,
         }
     });
     let held_by_lane = || here.as_ref().map(|here| here.held_by);
@@ -53,12 +61,16 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
         "confirm": confirmation(&key),
         "error": reply.as_ref().err().map(|error| with_causes(error)),
         "held": reply.as_ref().ok().map(Option::is_some),
+        "mode": info.map(|info| info.mode.as_str()),
+        "holders": info.map(|info| info.holders),
         "owner": info.map(|info| &info.owner),
         "ttl_ms": info.map(|info| info.ttl.as_millis() as u64),
         "hold_count": info.map(|info| info.hold_count),
         "queued": reply.is_ok().then(|| info.map_or(0, |info| info.queued)),
         "waiters": here.as_ref().map_or(0, |here| here.waiters),
         "held_by": holder.map(held_by),
+        // Owners of this process, if the key can have several.
+        "owners": owners.iter().map(owner).collect::<Vec<_>>(),
         "here": here.filter(|here| here.hold.is_some()).as_ref().map(row),
     });
     (status, Json(found)).into_response()

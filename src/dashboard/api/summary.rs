@@ -44,6 +44,9 @@ pub(in crate::dashboard) async fn summary(
         },
         "totals": {
             "held": counts.held,
+            "exclusive": counts.exclusive,
+            "shared": counts.shared,
+            "permits": counts.permits,
             "waiting": counts.waiting,
             "queued": counts.queued,
             "lanes": counts.lanes,

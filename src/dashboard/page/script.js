@@ -59,7 +59,8 @@ function tile(name, value, note, alarm) {
 }
 function totals() {
   const f = frame, r = f.rates || {}, limit = summary && summary.options.max_waiters;
-  tile('Held', number(f.held), f.sampled ? 'keys, estimated' : 'keys, by this process');
+  const modes = f.shared + f.permits > 0 ? `, ${number(f.exclusive)} exclusive, ${number(f.shared)} shared, ${number(f.permits)} permits` : '';
+  tile('Held', number(f.held), (f.sampled ? 'keys, estimated' : 'keys, by this process') + modes);
   tile('Waiting', number(f.waiting), limit ? `oldest ${span(f.oldest_wait_ms)}, at most ${number(limit)}` : '', limit && f.waiting > limit * .8);
   tile('Oldest hold', span(f.oldest_hold_ms), 'of a lock held now');
   if (f.rates) {
@@ -235,8 +236,10 @@ function table(id, columns, cells) {
   };
 }
 const NOT_HERE = { unavailable: 'backend unavailable' };
-const showKeys = table('keys', ['n', 'n', 'n', 'n x', 'n x'], it => [
-  number(it.waiters), it.since_ms == null ? NOT_HERE[it.held_by] || it.held_by : span(it.since_ms), span(it.left_ms), number(it.holds), it.token ?? '–',
+// Several owners can hold a key in the last two modes.
+const held = (mode, owners) => mode == null ? '–' : mode === 'exclusive' ? mode : `${number(owners)} ${mode === 'shared' ? mode : owners === 1 ? mode : 'permits'}`;
+const showKeys = table('keys', ['', 'n', 'n', 'n', 'n x', 'n x'], it => [
+  held(it.mode, it.owners), number(it.waiters), it.since_ms == null ? NOT_HERE[it.held_by] || it.held_by : span(it.since_ms), span(it.left_ms), number(it.holds), it.token ?? '–',
 ]);
 const showHot = table('hot', ['n', 'n'], it => [number(it.waits), span(it.waited_ms)]);
 function list(rows, total) {
@@ -285,25 +288,52 @@ async function inspect(key) {
 function state(it) {
   if (it.error) return it.here ? 'held by this process, not confirmed by the backend' : 'unknown: the backend did not reply';
   if (!it.held) return 'free';
-  if (it.here) return 'held by this process';
+  if (it.here) return it.holders > it.here.owners ? 'held by this process and by others' : 'held by this process';
   return it.held_by === 'releasing' ? 'released by this process, not confirmed by the backend' : 'held by another process';
 }
 function detail(it) {
+  // The owner that the operator chose among several stays chosen.
+  const before = looked && looked.key === it.key && it.owners.some(other => other.owner === looked.owner) ? looked.owner : it.owner;
   // What the operator typed confirms the release of one owner.
-  if (looked && looked.owner !== it.owner) $('f-confirm').value = '';
-  looked = it;
+  if (looked && looked.owner !== before) $('f-confirm').value = '';
+  looked = { ...it, owner: before };
   $('d-key').replaceChildren(bdi(it.key));
   const here = it.here, rows = [['State', state(it)]];
-  if (it.held) rows.push(['Owner', it.owner], ['Remaining TTL', span(it.ttl_ms)], ['Holds', number(it.hold_count)]);
+  if (it.held) rows.push(['Mode', held(it.mode, it.holders)], [it.holders > 1 ? 'One of the owners' : 'Owner', it.owner], ['Remaining TTL', span(it.ttl_ms)], ['Holds', number(it.hold_count)]);
   if (here && here.layer) rows.push(['Layer', shown(here.layer)]);
-  if (here) rows.push(['Held for', span(here.since_ms)], ['Lease left', span(here.left_ms)], ['Fencing token', here.token]);
+  if (here) rows.push(['Held for', span(here.since_ms)], ['Lease left', span(here.left_ms)], ['Fencing token', here.token ?? '–']);
   rows.push(['Waiters in this process', number(it.waiters)], ['Processes in the queue', number(it.queued)]);
   $('d-list').replaceChildren(...rows.flatMap(([name, value]) => [make('dt', name), make('dd', value)]));
+  owners(it);
   const long = [...shown(it.key)].length > 40;
   looked.typed = long ? it.confirm : shown(it.key);
   set($('f-what'), long ? `Type ${it.confirm}, the check digits of this key` : 'Type the key as it is shown');
   $('f-other').hidden = !!here || it.held_by === 'releasing';
   $('force').hidden = !(it.held && summary && summary.capabilities.force_release);
+}
+// A button chooses the owner that a release ends.
+function owners(it) {
+  const row = other => {
+    const tr = make('tr'), first = make('td'), button = make('button', other.owner);
+    button.type = 'button';
+    button.addEventListener('click', () => choose(other.owner));
+    first.append(button, make('small', other.layer ? shown(other.layer) : ''));
+    tr.append(first);
+    for (const text of [span(other.since_ms), span(other.left_ms)]) tr.append(make('td', text, 'n'));
+    for (const text of [number(other.holds), other.token]) tr.append(make('td', text, 'n x'));
+    return tr;
+  };
+  $('owners').hidden = it.owners.length === 0;
+  $('owners').tBodies[0].replaceChildren(...it.owners.map(row));
+  const left = it.owners.length && it.here ? it.here.owners - it.owners.length : 0;
+  set($('d-more'), left > 0 ? `${number(left)} more owners are not listed.` : '');
+  choose(looked.owner);
+}
+function choose(owner) {
+  if (looked.owner !== owner) $('f-confirm').value = '';
+  looked.owner = owner;
+  const lease = !looked.here && looked.mode === 'shared' ? ' It is the lease of a process, which all of its owners share.' : '';
+  set($('f-owner'), looked.holders > 1 || lease ? `Only ${owner} is released.${lease}` : '');
 }
 async function force(event) {
   event.preventDefault();

@@ -1,5 +1,7 @@
 //! The keys of values whose types belong to other crates.
 
+use std::marker::PhantomData;
+
 use super::target::LockTarget;
 use crate::{LockGuard, LockKeys};
 
@@ -59,6 +61,18 @@ pub struct FromTarget;
 impl<T: LockTarget> LockBy<T> for FromTarget {
     fn lock_keys(value: &T) -> LockKeys {
         value.lock_keys()
+    }
+}
+
+/// The keys of `By`, all locked [shared](crate::Acquire::shared): see [`LockedShared`](crate::LockedShared).
+#[derive(Debug, Clone, Copy)]
+pub struct Shared<By = FromTarget>(PhantomData<By>);
+
+impl<T, By: LockBy<T>> LockBy<T> for Shared<By> {
+    fn lock_keys(value: &T) -> LockKeys {
+        let mut keys = By::lock_keys(value);
+        keys.share();
+        keys
     }
 }
 

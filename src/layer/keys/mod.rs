@@ -23,7 +23,7 @@ pub use by_query::ByQuery;
 pub use extractor::KeyExtractor;
 pub(super) use keyed::Keyed;
 #[cfg(feature = "axum")]
-pub use lock_by::{FromTarget, Guarded, LockBy};
+pub use lock_by::{FromTarget, Guarded, LockBy, Shared};
 pub use path::ByPath;
 #[cfg(feature = "axum")]
 pub use path::{ByPathParam, ByPathParamAs, ByPathParams};

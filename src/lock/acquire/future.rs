@@ -2,43 +2,64 @@
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroU16;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::{Acquire, Wait};
-use crate::backend::BoxFuture;
+use crate::backend::{BoxFuture, Mode};
 use crate::lock::claim::{Claim, Deadline, QueuePosition, Terms};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::entry::{Step, enter};
 use crate::lock::guard::{Hold, LockGuard};
-use crate::lock::options::{valid_lease, valid_wait};
+use crate::lock::options::{valid_lease, valid_permits, valid_wait};
 use crate::lock::pending::PendingAcquire;
 use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
-use crate::{ConfigError, Error, ErrorKind, LockKey, LockKeys};
+use crate::{ConfigError, Error, ErrorKind, LockKeys};
 
 /// Lets the backend's own timeout, which has a more precise error, end an attempt first.
 const SLACK: Duration = Duration::from_millis(5);
 
 impl Acquire {
     /// Begins the span of a wait for these keys.
-    fn wait_span(&self, keys: &[LockKey]) -> WaitSpan {
+    fn wait_span(&self, keys: &LockKeys) -> WaitSpan {
         let engine = &self.engine;
         let written = || {
             #[cfg(feature = "tracing")]
-            return engine.options.trace_keys.as_ref().map(|it| it.write(keys));
+            return (engine.options.trace_keys.as_ref()).map(|it| it.write(keys.as_slice()));
             #[cfg(not(feature = "tracing"))]
             {
                 let _unused_without_features = keys;
                 None
             }
         };
-        WaitSpan::begin(|| engine.tally.text(self.name), written)
+        let mode = || match self.permits {
+            Some(_) => Mode::Permit,
+            None if keys.all_shared() => Mode::Shared,
+            None => Mode::Exclusive,
+        };
+        WaitSpan::begin(|| engine.tally.text(self.name), mode, written)
     }
 
-    fn terms(&self) -> Result<Terms, ConfigError> {
+    fn terms(&self) -> Result<Terms, Error> {
+        self.check_times().map_err(invalid_option)?;
+        let (mode, limit) = match self.permits.is_none() && !self.keys.any_shared() {
+            true => (Mode::Exclusive, None),
+            false => self.other_mode()?,
+        };
+        Ok(Terms {
+            ttl: self.engine.lease_span(self.lease),
+            renewed: self.lease.is_none(),
+            mode,
+            limit,
+            max_hold: self.max_hold.map_or(Span::FOREVER, Span::new),
+        })
+    }
+
+    fn check_times(&self) -> Result<(), ConfigError> {
         if let Wait::For(wait) = self.wait {
             valid_wait("wait", wait)?;
         }
@@ -48,19 +69,38 @@ impl Acquire {
         if let Some(max_hold) = self.max_hold {
             valid_lease("max_hold", max_hold)?;
         }
-        Ok(Terms {
-            ttl: self.engine.lease_span(self.lease),
-            renewed: self.lease.is_none(),
-            max_hold: self.max_hold.map_or(Span::FOREVER, Span::new),
-        })
+        Ok(())
+    }
+
+    /// Returns how the first key is asked for, if not all of them are exclusively, and the limit of permits.
+    #[inline(never)]
+    fn other_mode(&self) -> Result<(Mode, Option<NonZeroU16>), Error> {
+        // The first key may be exclusive, and another one shared.
+        let (asked, mode, limit) = match self.permits {
+            Some(limit) => {
+                let limit = valid_permits(limit.get().into()).map_err(invalid_option)?;
+                (Mode::Permit, Mode::Permit, Some(limit))
+            }
+            None => (Mode::Shared, self.keys.mode(0), None),
+        };
+        if !self.engine.backend.modes().include(asked) {
+            return Err(Error::new(ErrorKind::Unsupported));
+        }
+        if asked == Mode::Permit {
+            self.engine.offers_permits();
+        }
+        Ok((mode, limit))
     }
 
     /// Proceeds as far as possible without waiting. The wait counts from `now`.
     fn start(&mut self, now: Moment) -> Started {
         let terms = match self.keys.validate() {
-            Err(invalid) => return Started::refused(ErrorKind::InvalidKey, invalid),
+            Err(invalid) => {
+                let error = Error::new(ErrorKind::InvalidKey).with_source(invalid);
+                return Started::Done(Err(error));
+            }
             Ok(()) => match self.terms() {
-                Err(invalid) => return Started::refused(ErrorKind::InvalidOption, invalid),
+                Err(error) => return Started::Done(Err(error)),
                 Ok(terms) => terms,
             },
         };
@@ -69,10 +109,15 @@ impl Acquire {
             Err(error) => return Started::Done(Err(error)),
         };
         let ticket = self.engine.next_number();
+        let owner = self.owner.unwrap_or_else(|| self.engine.owner(ticket));
+        if terms.mode == Mode::Permit {
+            self.keys.make_permits_of(owner);
+        }
+        let keys = self.keys.as_slice();
         let claim = Claim {
             ticket,
             hold: ticket,
-            owner: self.owner.unwrap_or_else(|| self.engine.new_owner()),
+            owner,
             is_owner_fresh: self.owner.is_none(),
             terms,
             deadline: match self.wait {
@@ -80,19 +125,19 @@ impl Acquire {
                 Wait::For(wait) => Deadline::At(now + wait),
                 Wait::Forever => Deadline::Endless,
             },
-            grouped: self.keys.as_slice().len() > 1,
+            grouped: keys.len() > 1,
             home,
             since: now,
             name: self.name,
             span: RequestSpan::current(),
         };
-        if let [key] = self.keys.as_slice() {
+        if let [key] = keys {
             match enter(&self.engine, key, &claim, now) {
                 Step::Done(outcome) => Started::Done(outcome.map(LockGuard::one)),
                 Step::Slow(stage) => {
                     let key = key.clone();
                     let engine = Arc::clone(&self.engine);
-                    let span = self.wait_span(std::slice::from_ref(&key));
+                    let span = self.wait_span(&self.keys);
                     let pending = PendingAcquire::new(engine, key, claim, stage, now);
                     Started::Slow(Slow::One(pending), span)
                 }
@@ -104,7 +149,7 @@ impl Acquire {
                 Ok(None) => return Started::Done(several.into_guard(now)),
                 Err(error) => return Started::Done(Err(error)),
             };
-            let span = self.wait_span(several.keys.as_slice());
+            let span = self.wait_span(&several.keys);
             let all = async move {
                 let mut position = None;
                 let outcome = several.wait(pending, &mut position).await;
@@ -169,10 +214,8 @@ enum Started {
     Slow(Slow, WaitSpan),
 }
 
-impl Started {
-    fn refused(kind: ErrorKind, why: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Done(Err(Error::new(kind).with_source(why)))
-    }
+fn invalid_option(why: ConfigError) -> Error {
+    Error::new(ErrorKind::InvalidOption).with_source(why)
 }
 
 impl Future for AcquireFuture {
@@ -302,7 +345,11 @@ impl Several {
         let mut one = self.claim;
         // The longest hold counts from the grant of the last key.
         one.terms.max_hold = Span::FOREVER;
-        for key in &self.keys.as_slice()[self.holds.len()..] {
+        let held = self.holds.len();
+        for (at, key) in (held..).zip(&self.keys.as_slice()[held..]) {
+            if one.terms.mode != Mode::Permit {
+                one.terms.mode = self.keys.mode(at);
+            }
             // A ticket orders by arrival, and the acquire arrives at each key at another time.
             one.ticket = self.engine.next_number();
             match enter(&self.engine, key, &one, now) {

@@ -1,5 +1,6 @@
 //! The pauses between the attempts of an acquire loop, and the hints that end them.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::sleep_until;
@@ -10,6 +11,7 @@ use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
 use crate::lock::lane::Seen;
 use crate::lock::lease::LeaseNumber;
+use crate::lock::line::LONGEST;
 use crate::lock::promise::Promise;
 use crate::observe::WokenBy;
 
@@ -39,12 +41,50 @@ pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 pub(super) const POLITE_AGAIN: Duration = Duration::from_millis(2);
 
 impl AcquireLoop {
+    /// Waits for a turn to contend for a permit: at most for [`LONGEST`], or until the last attempt of the waiter. The wait
+    /// has no jitter, so loops that end it stay in order. Returns `false` if no waiter is left.
+    pub(super) async fn take_turn(&mut self) -> bool {
+        let Some(home) = self.engine.home(self.home) else {
+            return true;
+        };
+        let mut turn = pin!(home.line.of(&self.key).acquire_owned());
+        let began = Moment::now();
+        let until = began + LONGEST;
+        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key, None));
+        loop {
+            let pause = self.engine.event(&self.key, |lane, effects| {
+                lane.pause(&self.wakeup, until, Moment::now(), effects)
+            });
+            let Some(pause) = pause else {
+                return false;
+            };
+            if pause.at_once {
+                return true;
+            }
+            let last_moment = pause.deadline.map(|deadline| deadline.before(LAST_ATTEMPT));
+            let wake_at = last_moment.filter(|at| *at > began);
+            let wake_at = wake_at.map_or(until, |at| at.min(until));
+            // All branches are cancel safe: the turn, hints and wakeups are kept for the next round.
+            tokio::select! {
+                biased;
+                turn = &mut turn => {
+                    self.turn = turn.ok();
+                    return true;
+                }
+                // Loops with a turn attempt.
+                _ = hints.next() => self.listens = true,
+                () = sleep_until(wake_at.into()) => return true,
+                () = self.wakeup.notified() => {}
+            }
+        }
+    }
+
     /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
     /// no attempt is needed: no waiter is left, and the lane is idle, or a transfer was granted by its hint.
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
         let asleep_since = Moment::now();
         self.woken_by = None;
-        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
+        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key, None));
         loop {
             let now = Moment::now();
             let pause = self.engine.event(&self.key, |lane, effects| {
@@ -76,6 +116,8 @@ impl AcquireLoop {
                         {
                             return !self.is_granted_by(lease, counter);
                         }
+                        // An earlier attempt waited under this lease, which was left since.
+                        Hint::Transferred { .. } if self.key.is_of_permit() => again_at,
                         Hint::Transferred { lease, .. } => {
                             self.engine.event(&self.key, |lane, effects| {
                                 lane.transferred_to(&self.wakeup, LeaseNumber::of(lease), effects);
@@ -109,11 +151,13 @@ impl AcquireLoop {
 
     /// Applies the message of a transfer to the lease that this process waits under. Returns `false` if the transfer
     /// has to be confirmed.
-    fn is_granted_by(&self, lease: LeaseId, counter: Option<u64>) -> bool {
+    fn is_granted_by(&mut self, lease: LeaseId, counter: Option<u64>) -> bool {
         let transfer = |it: Promise| it.transfer(LeaseNumber::of(lease), counter);
         let Some(transfer) = self.promise.and_then(transfer) else {
             return false;
         };
+        // A transfer that arrives before this task ends is for the next one: without a watcher, the subscription keeps it.
+        self.hints = None;
         let transfer = (transfer, self.engine.backend.tokens_per_counter());
         let now = Moment::now();
         let (key, wakeup, home) = (&self.key, &self.wakeup, self.home);

@@ -7,10 +7,10 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::LockManager;
-use crate::backend::{Backend as _, BackendErrorKind, Memory, TransferTerms};
+use crate::backend::{Backend as _, BackendErrorKind, Memory, Mode, TransferTerms};
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
-use crate::lock::tests::{MS, RENEWED, SECOND, Slow};
+use crate::lock::tests::{MS, RENEWED, SECOND, Slow, key};
 
 mod pauses;
 
@@ -21,7 +21,7 @@ fn late_grant_is_resolved() {
     let end = valid_until(sent_at, RENEWED.ttl);
     for (now, is_granted) in [(end.before(MS), true), (end, false)] {
         let replied = Replied {
-            lease: engine.new_lease_id(),
+            lease: engine.new_lease_id(&key()),
             terms: RENEWED,
             sent_at,
             now,
@@ -183,7 +183,7 @@ async fn refused_attempt_left_behind_needs_no_release() {
         let (engine, acquire_loop) = idle_loop();
         let home = engine.home(acquire_loop.home).expect("a runtime");
         home.unresolved.attempt_left_behind();
-        let (lease, now) = (engine.new_lease_id(), Moment::now());
+        let (lease, now) = (engine.new_lease_id(&key()), Moment::now());
         let left = LeftBehind {
             engine: Arc::clone(&engine),
             home,
@@ -206,7 +206,7 @@ async fn refused_attempt_left_behind_needs_no_release() {
 #[tokio::test]
 async fn failed_attempt_without_effect_keeps_place() {
     let (engine, mut acquire_loop) = idle_loop();
-    let lease = engine.new_lease_id();
+    let lease = engine.new_lease_id(&key());
     let mut place_after = |outcome| {
         let now = Moment::now();
         let replied = Replied {
@@ -223,7 +223,15 @@ async fn failed_attempt_without_effect_keeps_place() {
     let waiting = Contended::waiting(SECOND, 3).with_transfers(TransferTerms::new(100, SECOND));
     assert_eq!(
         place_after(Ok(waiting)),
-        (Place::In(LeaseNumber::of(lease)), Some(3), true)
+        (
+            Place::In(QueuePlace {
+                limit: None,
+                lease: LeaseNumber::of(lease),
+                mode: Mode::Exclusive
+            }),
+            Some(3),
+            true
+        )
     );
     let kind = BackendErrorKind::Unavailable;
     let refused = Err(BackendError::refused(kind, "down"));
@@ -247,10 +255,10 @@ async fn dropped_loop_ends_its_runtime() {
 async fn lease_of_lost_place_is_resolved() {
     for (own, unresolved) in [(true, 0), (false, 1)] {
         let (engine, mut acquire_loop) = idle_loop();
-        let lease = engine.new_lease_id();
+        let lease = engine.new_lease_id(&key());
         let sent = match own {
             true => lease,
-            false => engine.new_lease_id(),
+            false => engine.new_lease_id(&key()),
         };
         let now = Moment::now();
         let replied = Replied {

@@ -1,6 +1,8 @@
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 
 use crate::backend::Memory;
+use crate::lock::tests::{MS, SECOND, Slow};
 use crate::{ErrorKind, LockManager};
 
 fn manager(memory: &Memory) -> LockManager {
@@ -28,6 +30,31 @@ async fn free_key_in_memory_takes_no_seat() {
     // An attempt in flight reserves a place among the waiters.
     let other = locks.acquire("other").await;
     assert!(other.is_ok(), "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_in_flight_are_no_waiters_of_key() {
+    let backend = Slow {
+        attempt_takes: MS,
+        has_queue: true,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).max_waiters_per_key(2);
+    let locks = locks.build().expect("valid");
+    let acquire = |_| locks.acquire("k").permits(9).wait(SECOND).into_future();
+    let held = join_all((0..9).map(acquire)).await;
+    assert!(held.iter().all(Result::is_ok));
+    let refused = join_all((0..4).map(acquire)).await;
+    let kinds = refused.iter().map(|outcome| {
+        let error = outcome.as_ref().expect_err("no permit left");
+        assert!(error.retry_after().is_some_and(|after| after <= SECOND / 3));
+        error.kind()
+    });
+    assert_eq!(kinds.clone().filter(|it| *it == ErrorKind::Full).count(), 2);
+    assert_eq!(
+        kinds.filter(|it| *it == ErrorKind::TooManyWaiters).count(),
+        2
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,15 @@
 //! The events of the attempts and pauses of an acquire loop.
 
 use super::state::{Contender, Lane, Phase, Seen};
-use super::tenure::{TAKE_OVER, Tenure};
+use super::tenure::TAKE_OVER;
+use crate::backend::Mode;
 use crate::lock::claim::{Claim, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Wakeup, Work};
 use crate::lock::lease::{Lease, LeaseNumber, Transfer};
+use crate::lock::place::QueuePlace;
+use crate::lock::yielded::Yielded;
+use crate::observe::Via;
 use crate::task::RuntimeId;
 use crate::{Error, LockKey};
 
@@ -23,7 +27,7 @@ pub(in crate::lock) struct Refused {
 /// The place of this process in the queue of the backend after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Place {
-    In(LeaseNumber),
+    In(QueuePlace),
     /// The attempt did not take effect.
     Unchanged,
     /// The attempt did not enter the queue, or its lease is being released.
@@ -54,7 +58,13 @@ impl Lane {
         effects: &mut Effects,
     ) -> Option<(LeaseNumber, Terms)> {
         let terms = self.whom_to_serve(wakeup, now, effects)?.terms;
-        let lease = self.driven_by(wakeup)?.place.unwrap_or(fresh);
+        let place = self.driven_by(wakeup)?.place;
+        // The waiters of another mode or limit have left.
+        if place.is_some_and(|place| (place.mode, place.limit) != (terms.mode, terms.limit)) {
+            self.leave_place(effects);
+        }
+        let place = self.driven_by(wakeup)?.place;
+        let lease = place.map_or(fresh, |place| place.lease);
         self.next_step(wakeup, Some((lease, terms.ttl)), due);
         Some((lease, terms))
     }
@@ -72,7 +82,7 @@ impl Lane {
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
-            place: self.driven_by(wakeup)?.place,
+            place: self.driven_by(wakeup)?.place.map(|place| place.lease),
         })
     }
 
@@ -124,7 +134,7 @@ impl Lane {
         self.pass_suspicion_on(&mut lease, now);
         match self.first(now, effects) {
             Some(claim) if lease.fits(claim.terms) => {
-                self.hand_to_first(now, effects, |claim| Tenure::begin(key, lease, claim, now));
+                self.hand_to_first(key, lease, Via::Backend, now, effects);
                 self.reject_if(now, effects, |claim| claim.deadline.is_one_attempt());
             }
             // The waiter has left, and the terms of the next one differ.
@@ -144,7 +154,7 @@ impl Lane {
         effects: &mut Effects,
     ) -> bool {
         let place = self.driven_by(wakeup).and_then(|it| it.place);
-        if place != Some(transfer.lease) {
+        if place.map(|place| place.lease) != Some(transfer.lease) {
             return false;
         }
         let lease = self
@@ -175,7 +185,7 @@ impl Lane {
         let Some(contending) = self.driven_by(wakeup) else {
             // Another task has replaced this one.
             if let Place::In(place) = place {
-                effects.leave(place, home);
+                effects.leave(place.lease, home);
             }
             return;
         };
@@ -192,23 +202,38 @@ impl Lane {
             *attempt = None;
         }
         // Tickets and leases share one sequence of numbers.
-        let came_before = |ticket: Ticket| ticket < sent.get();
+        let came_before = |ticket: Ticket| ticket < sent.in_sequence();
         self.reject_if(now, effects, |claim| {
             claim.deadline.is_one_attempt() && (!busy || came_before(claim.ticket))
         });
     }
 
-    /// Applies an error after which no attempt can succeed: rejects all waiters and ends the task.
+    /// Applies an error after which no attempt in `mode` can succeed: rejects its waiters and ends the task. Another
+    /// one serves the other waiters.
     pub(in crate::lock) fn refused_for_good(
         &mut self,
         wakeup: &Wakeup,
+        mode: Mode,
         error: &Error,
+        home: RuntimeId,
+        now: Moment,
         effects: &mut Effects,
     ) {
-        if self.driven_by(wakeup).is_some() {
-            self.dismiss(error, effects);
-            self.leave_place(effects);
+        if self.driven_by(wakeup).is_none() {
+            return;
+        }
+        for waiter in self.queue.take() {
+            if waiter.claim.terms.mode == mode {
+                effects.reject(waiter.reply, error.clone());
+            } else {
+                self.queue.insert(waiter);
+            }
+        }
+        self.leave_place(effects);
+        if self.queue.is_empty() {
             self.phase = Phase::Idle;
+        } else {
+            self.contend(Seen::Nothing, Yielded::ToNobody, home, now, effects);
         }
     }
 }

@@ -11,6 +11,8 @@ use crate::lock::attempt::unanswered;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Wakeup, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::place::QueuePlace;
+use crate::lock::promise::Promise;
 use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 
@@ -79,7 +81,7 @@ impl Lane {
         match self.first(now, effects) {
             None => {
                 if let Some((place, home)) = yielded.place().zip(own) {
-                    effects.leave(place, home);
+                    effects.leave(place.lease, home);
                 }
                 self.phase = match yielded {
                     Yielded::ToQueue { .. } => Phase::Yielding {
@@ -91,7 +93,9 @@ impl Lane {
             Some(claim) => {
                 // The runtime of this event runs, but that of the waiter may not.
                 let home = own.unwrap_or(claim.home);
-                self.contend(Seen::Busy(now), yielded, home, now, effects);
+                let yielded = yielded.for_mode(claim.terms.mode);
+                let until = yielded.promise().map_or(now, Promise::others_expire);
+                self.contend(Seen::Busy(until), yielded, home, now, effects);
             }
         }
     }
@@ -144,7 +148,7 @@ impl Lane {
         let place = self.end_task(effects);
         if self.first(now, effects).is_none() {
             if let Some(place) = place {
-                effects.leave(place, ended);
+                effects.leave(place.lease, ended);
             }
             self.stop_contending(now);
             return;
@@ -167,7 +171,7 @@ impl Lane {
     /// Ends a task that another one replaces. Returns the place in the queue of the backend, for the other one.
     ///
     /// If an attempt is in flight, its lease is released instead: the ended task may yet receive the grant.
-    fn end_task(&mut self, effects: &mut Effects) -> Option<LeaseNumber> {
+    fn end_task(&mut self, effects: &mut Effects) -> Option<QueuePlace> {
         let Phase::Contending(contending) = &mut self.phase else {
             return None;
         };
@@ -193,7 +197,7 @@ impl Lane {
     ) {
         // If another task has replaced this one, the lease may be its own.
         if let Some(contending) = self.driven_by(wakeup)
-            && contending.place != Some(lease)
+            && contending.place.map(|place| place.lease) != Some(lease)
             && let Some(home) = self.home
         {
             effects.leave(lease, home);
@@ -206,7 +210,7 @@ impl Lane {
             && let Some(place) = contending.place.take()
             && let Some(home) = self.home
         {
-            effects.leave(place, home);
+            effects.leave(place.lease, home);
         }
     }
 

@@ -8,9 +8,8 @@ use crate::lock::claim::Claim;
 use crate::lock::clock::Moment;
 use crate::lock::effect::Effects;
 use crate::lock::grant::Grant;
-use crate::lock::options::MAX_HOLD_COUNT;
 use crate::task::RuntimeId;
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, LockKey};
 
 /// The result of an acquire's entry.
 #[derive(Debug)]
@@ -35,26 +34,16 @@ impl Lane {
         effects: &mut Effects,
     ) -> Entered {
         self.expire(claim.home, now, effects);
+        if let Phase::Held(_) = self.phase
+            && let Some(entered) = self.enter_held(key, claim, now)
+        {
+            return entered;
+        }
         match &mut self.phase {
             Phase::Idle => Entered::Idle,
             // A single attempt cannot wait for a turn.
             Phase::Yielding { .. } if claim.deadline.is_one_attempt() => Entered::Idle,
             Phase::Yielding { .. } => Entered::Occupied,
-            Phase::Held(tenure) if tenure.grant.owner() == claim.owner => {
-                if tenure.grant.holds() >= MAX_HOLD_COUNT {
-                    return Entered::Rejected(Error::new(ErrorKind::ReentrancyLimit));
-                }
-                tenure.nest(claim, now);
-                if claim.grouped {
-                    tenure.expect_pick_up(claim);
-                }
-                let grant = Arc::clone(&tenure.grant);
-                if self.home != Some(claim.home) {
-                    tenure.add_home(claim.home);
-                    self.queue.notify_elsewhere();
-                }
-                Entered::Nested(grant)
-            }
             Phase::Returning(returning)
                 if !returning.sent
                     && self.queue.is_empty()
@@ -79,6 +68,39 @@ impl Lane {
         }
     }
 
+    /// Adds a hold to a lease that this process holds, or lets another owner share it. Returns `None` if the acquire has
+    /// to wait.
+    #[inline(always)]
+    pub(in crate::lock) fn enter_held(
+        &mut self,
+        key: &LockKey,
+        claim: &Claim,
+        now: Moment,
+    ) -> Option<Entered> {
+        let Phase::Held(tenure) = &mut self.phase else {
+            return None;
+        };
+        let entered = match tenure.nest(claim, now) {
+            Some(Ok(grant)) => {
+                if claim.grouped {
+                    tenure.expect_pick_up(claim);
+                }
+                Entered::Nested(grant)
+            }
+            Some(Err(kind)) => return Some(Entered::Rejected(Error::new(kind))),
+            // An acquire that waits, whichever its mode, comes first.
+            None if tenure.admits(claim, now) && self.queue.is_empty() => {
+                Entered::Granted(tenure.join(key, claim, now))
+            }
+            None => return None,
+        };
+        if self.home != Some(claim.home) {
+            tenure.add_home(claim.home);
+            self.queue.notify_elsewhere();
+        }
+        Some(entered)
+    }
+
     /// Grants a surrendered lease to this acquire. No caller awaits a later report of its release.
     fn take_back(
         &mut self,
@@ -96,14 +118,28 @@ impl Lane {
 
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
     /// have stopped.
+    #[inline]
     pub(super) fn expire(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
         match &self.phase {
-            Phase::Held(tenure) if now >= tenure.grant.valid_until() => {
+            Phase::Held(tenure) if tenure.has_readers() => self.expire_shared(home, now, effects),
+            Phase::Held(tenure) if now >= tenure.first.grant.valid_until() => {
                 self.lose_by_clock(home, now, effects);
             }
             Phase::Yielding { until } if now >= *until => self.phase = Phase::Idle,
             Phase::Idle | Phase::Yielding { .. } | Phase::Held(_) | Phase::Contending(_) => {}
             Phase::Returning(_) => self.forget_if_expired(now, effects),
+        }
+    }
+    /// The lock of one of several owners can end before the lease.
+    #[cold]
+    fn expire_shared(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
+        let Phase::Held(tenure) = &self.phase else {
+            return;
+        };
+        if now >= tenure.valid_until() {
+            self.lose_by_clock(home, now, effects);
+        } else if now >= tenure.ends_by() {
+            self.end_overdue(home, now, effects);
         }
     }
 }

@@ -19,7 +19,7 @@ impl Lane {
     /// Starts to observe the pace of an empty queue, which the caller adds a waiter to.
     pub(super) fn begin_queue(&mut self, now: Moment) {
         let since = match &self.phase {
-            Phase::Held(tenure) => tenure.grant.granted_at(),
+            Phase::Held(tenure) => tenure.grant().granted_at(),
             _ => now,
         };
         self.queue.pace_mut().begin(since);
@@ -50,10 +50,7 @@ impl Lane {
     fn free_at(&self, now: Moment) -> Moment {
         let pace = self.queue.pace();
         let (held_since, lease) = match &self.phase {
-            Phase::Held(tenure) => (
-                tenure.grant.granted_at(),
-                tenure.grant.valid_until().since(now),
-            ),
+            Phase::Held(tenure) => (tenure.grant().granted_at(), tenure.valid_until().since(now)),
             Phase::Contending(Contending {
                 seen: Seen::Busy(until),
                 ..

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::state::{LATE_RELEASE, Lane, Phase, Returning};
-use super::tenure::{TAKE_OVER, Tenure};
+use super::tenure::{TAKE_OVER, Tenure, lose};
 use crate::lock::claim::{Claim, HoldId};
 use crate::lock::clock::Moment;
-use crate::lock::effect::{Effects, Granted, Loss, Report, Work};
+use crate::lock::effect::{Effects, Granted, Report, Work};
 use crate::lock::given::{Given, PickUp};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::yielded::Yielded;
-use crate::observe::LostReason;
+use crate::observe::{LostReason, Via};
 use crate::task::RuntimeId;
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, ErrorKind, LockKey, Owner};
 
 /// The end of one hold.
 #[derive(Debug)]
@@ -27,14 +27,14 @@ pub(in crate::lock) struct Release {
 
 impl Lane {
     pub(super) fn hold(&mut self, tenure: Tenure) -> Arc<Grant> {
-        let grant = Arc::clone(&tenure.grant);
+        let grant = Arc::clone(tenure.grant());
         self.phase = Phase::Held(tenure);
         grant
     }
 
-    fn held_under(&mut self, grant: &Arc<Grant>) -> Option<&mut Tenure> {
+    pub(super) fn held_under(&mut self, grant: &Arc<Grant>) -> Option<&mut Tenure> {
         match &mut self.phase {
-            Phase::Held(tenure) if Arc::ptr_eq(&tenure.grant, grant) => Some(tenure),
+            Phase::Held(tenure) => tenure.find(grant).is_some().then_some(tenure),
             _ => None,
         }
     }
@@ -57,31 +57,47 @@ impl Lane {
         // A withdrawn grant has no holds left.
         let holds = grant.holds().saturating_sub(1);
         let own = self.home;
-        let Some(tenure) = self.held_under(grant) else {
+        let held = match &mut self.phase {
+            Phase::Held(Tenure { lease, first }) => {
+                let holding = first.find(grant);
+                holding.map(|holding| (lease.expires_at(), holding))
+            }
+            _ => None,
+        };
+        let Some((until, holding)) = held else {
             grant.set_holds(holds);
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
             return now;
         };
-        if tenure.has_ended(hold) {
+        if holding.has_ended(hold) {
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
             return now;
         }
-        let until = tenure.lease.expires_at();
         let Some(home) = home.or(own) else {
             unreachable!("BUG: a held lease has a runtime");
         };
         if now >= grant.valid_until() {
             // The watchdog has not reported the loss yet.
-            self.lose_by_clock(home, now, effects);
+            self.expire(home, now, effects);
             grant.set_holds(holds);
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
             return until;
         }
         grant.set_holds(holds);
         if holds > 0 {
-            if tenure.unnest(hold, now) {
+            if holding.unnest(hold)
+                && let Phase::Held(tenure) = &mut self.phase
+            {
+                tenure.follow_others(grant, now);
                 effects.recheck(grant);
             }
+            effects.report(report, Ok(()));
+            return until;
+        }
+        // Other owners share the lease.
+        if let Phase::Held(tenure) = &mut self.phase
+            && tenure.remove(grant.owner(), now)
+        {
             effects.report(report, Ok(()));
             return until;
         }
@@ -92,9 +108,7 @@ impl Lane {
             Some(first) if lease.may_pass_to(first.terms, now) => {
                 effects.report(report, Ok(()));
                 self.move_to(home);
-                self.hand_to_first(now, effects, |claim| {
-                    Tenure::handed_off(key, lease, claim, now)
-                });
+                self.hand_to_first(key, lease, Via::HandOff, now, effects);
             }
             _ => self.surrender(lease, report, home, now, effects),
         }
@@ -113,28 +127,30 @@ impl Lane {
             lease.expect_reply_within(TAKE_OVER, now);
         }
         self.move_to(claim.home);
-        self.hold(Tenure::reclaimed(key, lease, claim, now))
+        self.hold(Tenure::begin(key, lease, Via::Reclaimed, claim, now))
     }
 
-    /// Grants the lease to the first waiter.
+    /// Grants the lease to the first waiter, and to those that may share it.
     pub(super) fn hand_to_first(
         &mut self,
+        key: &LockKey,
+        lease: Lease,
+        via: Via,
         now: Moment,
         effects: &mut Effects,
-        begin: impl FnOnce(&Claim) -> Tenure,
     ) {
         let Some(waiter) = self.queue.pop_first() else {
             unreachable!("BUG: the first waiter was just found");
         };
         self.queue.pace_mut().advance(now);
         let claim = &waiter.claim;
-        let mut tenure = begin(claim);
+        let mut tenure = Tenure::begin(key, lease, via, claim, now);
         // A group picks up its grants together, which may take longer than a lease.
         if claim.grouped && self.home != Some(claim.home) {
             tenure.add_home(claim.home);
             self.queue.notify_elsewhere();
         }
-        tenure.expect_pick_up(claim);
+        tenure.first.expect_pick_up(claim);
         let grant = self.hold(tenure);
         effects.grants.push(Granted {
             reply: waiter.reply,
@@ -145,12 +161,15 @@ impl Lane {
             },
         });
         self.grant_companions(claim, &grant, now, effects);
+        self.admit(key, now, effects);
         // A waiter for a single attempt queued as the first, and another acquire overtook it.
         while let Some(next) = self.queue.first()
             && next.claim.deadline.is_one_attempt()
             && let Some(waiter) = self.queue.pop_first()
         {
             effects.reject(waiter.reply, self.why_not(now));
+            // It may have been ahead of those that may share the lease.
+            self.admit(key, now, effects);
         }
         if let Some(lease) = self.asks_ahead(now) {
             let home = self.home.unwrap_or(claim.home);
@@ -179,18 +198,19 @@ impl Lane {
         now: Moment,
     ) -> bool {
         let left = self.home.filter(|home| *home != claim.home);
-        let Some(tenure) = self.held_under(grant) else {
+        let Phase::Held(tenure) = &mut self.phase else {
             return false;
         };
-        let picked_up = tenure.pick_up(claim.hold);
+        let holding = tenure.find(grant);
+        let picked_up = holding.is_some_and(|holding| holding.pick_up(claim.hold));
         // The runtime of any other hold renews the lease if this one does not.
         if picked_up
             && let Some(left) = left
-            && tenure.is_first(claim.hold)
+            && tenure.first.is_first(claim.hold)
         {
             tenure.lease.expect_reply_within(TAKE_OVER, now);
-            // A companion may have been granted there.
-            if tenure.grant.holds() > 1 {
+            // A companion, or an owner that shares the lease, may have been granted there.
+            if !tenure.is_of_one_hold() {
                 tenure.add_home(left);
                 self.queue.notify_elsewhere();
             }
@@ -252,9 +272,9 @@ impl Lane {
         if !self.picked_up(grant, claim, now) {
             return false;
         }
-        if let Some(tenure) = self.held_under(grant) {
+        if let Phase::Held(tenure) = &mut self.phase {
             tenure.lease.retire();
-            tenure.limit_hold(claim.hold, claim.terms.max_hold, now);
+            tenure.limit_hold(grant, claim, now);
         }
         true
     }
@@ -292,28 +312,31 @@ impl Lane {
     }
 
     /// Ends the hold of `owner` by force, and returns its lease. Returns when the lease must have expired in the
-    /// backend, or `None` if another owner holds the key, or none.
+    /// backend, or `None` if another owner holds the key, or none. Takes the report if the owner holds it.
     pub(in crate::lock) fn force(
         &mut self,
-        owner: &str,
-        report: Box<Report>,
+        owner: Owner,
+        report: &mut Option<Box<Report>>,
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Moment> {
-        let Phase::Held(tenure) = &self.phase else {
+        let Phase::Held(tenure) = &mut self.phase else {
             return None;
         };
-        let grant = &tenure.grant;
-        if !grant.is_held(now) || grant.owner().to_string() != owner {
-            return None;
+        let grant = Arc::clone(&tenure.of_owner(owner)?.grant);
+        let reported_in = report.as_ref().and_then(|report| report.home);
+        let home = reported_in.or(self.home).filter(|_| grant.is_held(now))?;
+        let report = report.take();
+        lose(&grant, LostReason::Forced, effects);
+        let until = tenure.lease.expires_at();
+        if tenure.remove(owner, now) {
+            effects.report(report, Ok(()));
+            return Some(until);
         }
-        let home = report.home.or(self.home)?;
-        let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
+        let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: the tenure was just found");
         };
-        let until = lease.expires_at();
-        lose(&grant, LostReason::Forced, effects);
-        self.surrender(lease, Some(report), home, now, effects);
+        self.surrender(lease, report, home, now, effects);
         Some(until)
     }
 
@@ -321,7 +344,7 @@ impl Lane {
     pub(super) fn lose(&mut self, reason: LostReason, now: Moment, effects: &mut Effects) {
         match &mut self.phase {
             Phase::Held(tenure) => {
-                lose(&tenure.grant, reason, effects);
+                (tenure.grants()).for_each(|grant| lose(grant, reason, effects));
                 self.contend_or_idle(Yielded::ToNobody, now, effects);
             }
             // The reply to a release in flight shows whether the loss came first.
@@ -333,30 +356,40 @@ impl Lane {
         }
     }
 
-    /// Marks the guard lost after its deadline, and returns the lease, which the backend may hold a little
+    /// Marks the guards lost after their deadline, and returns the lease, which the backend may hold a little
     /// longer.
     pub(super) fn lose_by_clock(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
-        let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
+        self.lose_and_return(Grant::reason_by_clock, home, now, effects);
+    }
+
+    /// Marks the guards lost, and returns the lease.
+    pub(super) fn lose_and_return(
+        &mut self,
+        reason: impl Fn(&Grant) -> LostReason,
+        home: RuntimeId,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let Phase::Held(tenure) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: only a held lease is lost");
         };
-        lose(&grant, grant.reason_by_clock(), effects);
-        self.surrender(lease, None, home, now, effects);
+        for grant in tenure.grants() {
+            lose(grant, reason(grant), effects);
+        }
+        self.surrender(tenure.lease, None, home, now, effects);
     }
 
-    /// Returns the lease of a grant that its acquire did not pick up by its deadline.
-    pub(super) fn withdraw(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
-        let Phase::Held(Tenure { lease, grant, .. }) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: only a grant is withdrawn");
+    /// Ends the grants that were not picked up by their deadlines or that have reached their own ends. Returns the
+    /// lease if none is left.
+    pub(super) fn end_overdue(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
+        let Phase::Held(tenure) = &mut self.phase else {
+            return;
         };
-        grant.end_unused();
-        effects.recheck(&grant);
-        self.surrender(lease, None, home, now, effects);
+        if tenure.end_overdue(now, effects) {
+            let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
+                unreachable!("BUG: the tenure was just found");
+            };
+            self.surrender(lease, None, home, now, effects);
+        }
     }
-}
-
-fn lose(grant: &Arc<Grant>, reason: LostReason, effects: &mut Effects) {
-    effects.losses.push(Loss {
-        while_held: grant.lose(reason),
-        grant: Arc::clone(grant),
-    });
 }

@@ -13,6 +13,7 @@ use crate::lock::effect::{Effects, Wakeup};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::yielded::Yielded;
+use crate::observe::Via;
 use crate::task::RuntimeId;
 
 /// An attempt that a task finishes for its acquire, which becomes `waiter`.
@@ -65,11 +66,13 @@ impl Lane {
     ) -> Arc<Grant> {
         self.pass_suspicion_on(&mut lease, now);
         self.move_to(claim.home);
-        let tenure = Tenure::begin(key, lease, claim, now);
+        let tenure = Tenure::begin(key, lease, Via::Backend, claim, now);
         let grant = self.hold(tenure);
         if !self.queue.is_empty() {
             self.grant_companions(claim, &grant, now, effects);
+            self.admit(key, now, effects);
             self.reject_if(now, effects, |claim| claim.deadline.is_one_attempt());
+            self.admit(key, now, effects);
         }
         grant
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::state::{Contender, Contending, InlineAcquire, Lane, Phase, Returning};
 use super::tenure::TAKE_OVER;
+use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Work};
 use crate::lock::lease::LeaseNumber;
@@ -27,7 +28,10 @@ impl Lane {
         let at = match &self.phase {
             Phase::Idle => return None,
             Phase::Yielding { until } => *until,
-            Phase::Held(tenure) => tenure.next_look(),
+            Phase::Held(tenure) => match tenure.lease.mode() {
+                Mode::Shared => self.admits_by(tenure.next_look()),
+                Mode::Exclusive | Mode::Permit => tenure.next_look(),
+            },
             Phase::Returning(returning) => match returning.lease.reply_due() {
                 Some(due) => due.min(returning.next_end()),
                 None => returning.next_end(),
@@ -45,6 +49,19 @@ impl Lane {
             Phase::Contending(_) => return None,
         };
         self.home.map(|home| (home, at))
+    }
+
+    /// Returns `at`, or the deadline of an exclusive acquire if that is earlier and others wait behind it to share the
+    /// lease. Its future may not be polled.
+    fn admits_by(&self, at: Moment) -> Moment {
+        let mut waiters = self.queue.iter().map(|waiter| &waiter.claim);
+        match waiters
+            .next()
+            .map(|first| (first.terms.mode, first.deadline.moment()))
+        {
+            Some((Mode::Exclusive, Some(deadline))) if waiters.next().is_some() => at.min(deadline),
+            _ => at,
+        }
     }
 
     /// Returns the next look, unless the index has an entry for it.
@@ -108,12 +125,9 @@ impl Lane {
         if !own && let Some(elsewhere) = self.queue.elsewhere_mut() {
             elsewhere.not_before = Some(now + TAKE_OVER);
         }
+        self.end_overdue(home, now, effects);
         match &mut self.phase {
             Phase::Held(tenure) => {
-                if tenure.end_forgotten(now, effects) {
-                    self.withdraw(home, now, effects);
-                    return None;
-                }
                 if !own {
                     let overdue = tenure.renewal_overdue(look.response_timeout);
                     if now < overdue || !tenure.homes().contains(&home) {
@@ -191,15 +205,19 @@ impl Lane {
         self.set_home(Some(home));
         match &mut self.phase {
             // The acquire that has yet to pick up the grant runs in another runtime.
-            Phase::Held(tenure) if tenure.grant.is_offered() => tenure.lease.give_up_renewal(now),
-            Phase::Held(tenure) => match tenure.homes().first() {
-                Some(other) => {
-                    let other = *other;
-                    tenure.lease.give_up_renewal(now);
-                    self.set_home(Some(other));
+            Phase::Held(tenure) if tenure.grant().is_offered() => tenure.lease.give_up_renewal(now),
+            Phase::Held(tenure) => {
+                // It waits for no renewal any more.
+                tenure.first.notify_downgrade();
+                match tenure.homes().first() {
+                    Some(other) => {
+                        let other = *other;
+                        tenure.lease.give_up_renewal(now);
+                        self.set_home(Some(other));
+                    }
+                    None => tenure.lease.leave_to_expire(now),
                 }
-                None => tenure.lease.leave_to_expire(now),
-            },
+            }
             Phase::Returning(returning) if !returning.sent => {
                 self.give_up_renewal(now);
                 effects.work.push(Work::Return(home));

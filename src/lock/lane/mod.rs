@@ -10,20 +10,25 @@
 //! | `state` | the state, and the queries that all events share |
 //! | `entering` | an acquire enters |
 //! | `inline`, `contending`, `attempting` | the first attempt by its acquire, the acquire loop, its attempts and pauses |
-//! | `held`, `tenure`, `renewing` | the events of a held lease, its terms, the replies to renewals |
+//! | `held`, `tenure`, `holding`, `group`, `readers`, `renewing` | the events of a held lease, its owners and their holds, the replies to renewals |
+//! | `downgrading` | an exclusive lease becomes shared |
 //! | `returning` | the lease is returned to the backend |
 //! | `queue`, `waiters`, `pace`, `estimate` | the queue, its list, its speed, the time until it is empty |
 //! | `looking` | the checks by watchdogs |
 
 mod attempting;
 mod contending;
+mod downgrading;
 mod entering;
 mod estimate;
+mod group;
 mod held;
+mod holding;
 mod inline;
 mod looking;
 mod pace;
 mod queue;
+mod readers;
 mod renewing;
 mod returning;
 mod state;
@@ -33,6 +38,7 @@ mod tests;
 mod waiters;
 
 pub(super) use attempting::{Place, Refused};
+pub(super) use downgrading::{Reserved, Turn};
 pub(super) use entering::Entered;
 pub(super) use held::Release;
 pub(super) use inline::TakeOver;

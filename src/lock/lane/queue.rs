@@ -6,15 +6,15 @@ use std::sync::Arc;
 use super::state::{Contender, Contending, Lane, Phase, Seen};
 use super::tenure::TAKE_OVER;
 use super::waiters::{Waiter, Waiters};
+use crate::backend::Mode;
 use crate::lock::claim::{Claim, QueuePosition, Ticket};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Granted};
 use crate::lock::given::{Given, PickUp};
 use crate::lock::grant::Grant;
-use crate::lock::options::MAX_HOLD_COUNT;
 use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
-use crate::{Error, ErrorKind};
+use crate::{Error, LockKey};
 
 impl Lane {
     /// Adds a waiter. `seen` is the reply to its own last attempt.
@@ -38,8 +38,7 @@ impl Lane {
             Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
             Phase::Yielding { .. } => {
                 // Without an attempt until its deadline, the waiter is behind others.
-                let yielded = Yielded::ToQueue { place: None };
-                self.contend(Seen::Busy(now), yielded, home, now, effects);
+                self.contend(Seen::Busy(now), Yielded::TO_QUEUE, home, now, effects);
             }
             // The first waiter sets a deadline for the inline acquire, which may not be polled any more.
             Phase::Contending(Contending {
@@ -142,15 +141,18 @@ impl Lane {
             let Some(waiter) = self.queue.remove(ticket) else {
                 continue;
             };
-            if grant.holds() >= MAX_HOLD_COUNT {
-                effects.reject(waiter.reply, Error::new(ErrorKind::ReentrancyLimit));
-                continue;
-            }
             let Phase::Held(tenure) = &mut self.phase else {
                 unreachable!("BUG: companions share a grant");
             };
             let claim = waiter.claim;
-            tenure.nest(&claim, now);
+            match tenure.nest(&claim, now) {
+                Some(Ok(_)) => {}
+                Some(Err(kind)) => {
+                    effects.reject(waiter.reply, Error::new(kind));
+                    continue;
+                }
+                None => unreachable!("BUG: companions have one owner"),
+            }
             tenure.expect_pick_up(&claim);
             if self.home != Some(claim.home) {
                 tenure.add_home(claim.home);
@@ -164,6 +166,40 @@ impl Lane {
                     pick_up: PickUp::Event,
                 },
             });
+        }
+    }
+
+    /// Lets the first waiters share the lease, up to the first one that may not.
+    #[inline]
+    pub(in crate::lock) fn admit(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
+        if self.mode() == Mode::Shared {
+            self.admit_shared(key, now, effects);
+        }
+    }
+
+    fn admit_shared(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
+        while let Some(first) = self.first(now, effects).copied()
+            && let Phase::Held(tenure) = &mut self.phase
+            && tenure.admits(&first, now)
+            && let Some(waiter) = self.queue.pop_first()
+        {
+            let claim = &waiter.claim;
+            let grant = tenure.join(key, claim, now);
+            tenure.expect_pick_up(claim);
+            if self.home != Some(claim.home) {
+                tenure.add_home(claim.home);
+                self.queue.notify_elsewhere();
+            }
+            self.queue.pace_mut().advance(now);
+            effects.grants.push(Granted {
+                reply: waiter.reply,
+                hold: claim.hold,
+                given: Given {
+                    grant: Arc::clone(&grant),
+                    pick_up: PickUp::Event,
+                },
+            });
+            self.grant_companions(claim, &grant, now, effects);
         }
     }
 

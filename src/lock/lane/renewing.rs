@@ -15,7 +15,19 @@ impl Lane {
     /// Returns `true` if a planned renewal is still needed.
     pub(in crate::lock) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
-            if tenure.lease.is(renewal.lease) && now < tenure.grant.valid_until())
+            if tenure.lease.is(renewal.lease) && now < tenure.valid_until())
+            && !self.is_before_downgrade(renewal)
+    }
+
+    /// Returns `true` if a downgrade has overtaken this renewal or extension, whose task did not run. Only the reply to the
+    /// downgrade shows what became of the lease.
+    fn is_before_downgrade(&self, renewal: &Renewal) -> bool {
+        let lease = match &self.phase {
+            Phase::Held(tenure) => &tenure.lease,
+            Phase::Returning(returning) => &returning.lease,
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => return false,
+        };
+        lease.is(renewal.lease) && (lease.is_downgrading() || lease.mode() != renewal.mode)
     }
 
     /// Applies the reply to a renewal.
@@ -27,8 +39,11 @@ impl Lane {
         replied: Replied,
         effects: &mut Effects,
     ) {
+        if self.is_before_downgrade(renewal) {
+            return;
+        }
         let effective = match outcome {
-            Ok(Renewed::Renewed) => Effective::Yes,
+            Ok(Renewed::Renewed | Renewed::Wanted) => Effective::Yes,
             Ok(Renewed::NotHeld) => Effective::LeaseGone,
             Err(error) if error.may_have_taken_effect() => Effective::Yes,
             Err(_) => Effective::No,
@@ -38,6 +53,15 @@ impl Lane {
         });
         if let Err(error) = outcome {
             self.renewal_failed(renewal.lease, error, replied.now);
+        }
+        if let Phase::Held(tenure) = &mut self.phase
+            && tenure.lease.is(renewal.lease)
+        {
+            if let Ok(renewed) = outcome {
+                tenure.set_wanted(*renewed == Renewed::Wanted, sent_at);
+            }
+            tenure.ask_again(replied.now);
+            self.admit(&renewal.key, replied.now, effects);
         }
     }
 
@@ -50,6 +74,9 @@ impl Lane {
         replied: Replied,
         effects: &mut Effects,
     ) {
+        if self.is_before_downgrade(extension) {
+            return;
+        }
         let effective = match outcome {
             Ok(Extended::Kept { .. }) => Effective::Yes,
             Ok(Extended::Wanted { .. }) => Effective::No,
@@ -75,6 +102,8 @@ impl Lane {
         update: impl FnOnce(&mut Lease, usize),
     ) {
         let waiting = self.queue.len();
+        // A caller may have observed the loss, so this reply must not undo it.
+        let is_lost = matches!(&self.phase, Phase::Held(tenure) if !tenure.is_held(now));
         let lease = match &mut self.phase {
             Phase::Held(tenure) => Some(&mut tenure.lease),
             Phase::Returning(returning) => Some(&mut returning.lease),
@@ -104,11 +133,11 @@ impl Lane {
             Phase::Held(_) if effective == Effective::LeaseGone => {
                 self.lose(LostReason::NotHeld, now, effects);
             }
-            // A caller may have observed the loss, so it must not be undone.
-            Phase::Held(tenure) if !tenure.grant.is_held(now) => {
-                self.lose_by_clock(home, now, effects);
+            Phase::Held(_) if is_lost => self.lose_by_clock(home, now, effects),
+            Phase::Held(tenure) => {
+                tenure.extend_grants();
+                tenure.first.notify_downgrade();
             }
-            Phase::Held(tenure) => tenure.grant.extend(tenure.lease.valid_until()),
             // The release waits for this reply.
             _ => self.resume_return(&renewal.key, now, effects),
         }
@@ -134,7 +163,7 @@ impl Lane {
         let elsewhere = self.home != Some(home);
         match &mut self.phase {
             Phase::Held(tenure)
-                if tenure.lease.number() == number && tenure.grant.is_held(now) && waits =>
+                if tenure.lease.number() == number && tenure.is_held(now) && waits =>
             {
                 let ttl = tenure.lease.start_extension(now)?;
                 if elsewhere {

@@ -1,13 +1,13 @@
 //! The events of a lease that is returned to the backend by the releaser.
 
 use super::state::{Lane, Phase, Returning, Seen};
-use super::tenure::Tenure;
-use crate::backend::{BackendError, LeaseId};
+use crate::backend::{BackendError, LeaseId, Mode};
 use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::yielded::Yielded;
+use crate::observe::Via;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -62,7 +62,10 @@ impl Lane {
             let Claim {
                 terms, deadline, ..
             } = first.claim;
-            lease.is_renewed_for(terms, now) && !deadline.has_passed(now)
+            lease.mode() == Mode::Exclusive
+                && terms.mode == Mode::Exclusive
+                && lease.is_renewed_for(terms, now)
+                && !deadline.has_passed(now)
         });
         let release_or_keep = ReleaseOrKeep {
             outgoing,
@@ -128,7 +131,7 @@ impl Lane {
             self.contend_or_idle(yielded, now, effects);
         } else if let Some(place) = yielded.place() {
             // The lane no longer waits for this reply.
-            effects.leave(place, home);
+            effects.leave(place.lease, home);
         }
     }
 
@@ -194,10 +197,11 @@ impl Lane {
         match self.first(now, effects) {
             Some(first) if lease.is_renewed_for(first.terms, now) => {
                 effects.report(report, Ok(()));
-                self.hand_to_first(now, effects, |claim| match counter {
-                    Some(_) => Tenure::begin(key, lease, claim, now),
-                    None => Tenure::handed_off(key, lease, claim, now),
-                });
+                let via = match counter {
+                    Some(_) => Via::Backend,
+                    None => Via::HandOff,
+                };
+                self.hand_to_first(key, lease, via, now, effects);
             }
             _ => self.surrender(lease, report, home, now, effects),
         }
@@ -239,9 +243,7 @@ impl Lane {
         let Returning { lease, report, .. } = returning;
         if next.is_some_and(|terms| lease.may_pass_to(terms, now)) {
             effects.report(report, Ok(()));
-            self.hand_to_first(now, effects, |claim| {
-                Tenure::handed_off(key, lease, claim, now)
-            });
+            self.hand_to_first(key, lease, Via::HandOff, now, effects);
         } else {
             self.surrender(lease, report, home, now, effects);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Mode};
 use crate::lock::attempt::InlineAttempt;
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
 use crate::lock::claim::Claim;
@@ -11,8 +11,9 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Report, Wakeup};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::place::QueuePlace;
 use crate::task::RuntimeId;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, Owner};
 
 use super::tenure::Tenure;
 use super::waiters::Waiters;
@@ -63,8 +64,7 @@ pub(super) struct Contending {
     pub(super) others_wait: bool,
     /// Until when others have the next turn. If the last waiter leaves before that, the lane yields.
     pub(super) yields_until: Option<Moment>,
-    /// The lease under which this process waits in the queue of the backend.
-    pub(super) place: Option<LeaseNumber>,
+    pub(super) place: Option<QueuePlace>,
     /// Whether the lease that the attempt in flight acquires may already be lost.
     pub(super) suspect: bool,
     /// When the contender counts as stuck.
@@ -125,18 +125,18 @@ pub(in crate::lock) enum Seen {
     Trouble(BackendError),
 }
 
-/// The holder of a key, as far as this process knows.
+/// The holder of a key, as far as this process knows. For a key with several lanes, the first one of these.
 #[cfg(feature = "dashboard")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HeldBy {
     Here,
-    /// This process, whose release has no confirmation.
-    Releasing,
     Elsewhere,
     /// The last attempt failed.
     Unavailable,
     /// No attempt has a reply.
     Unknown,
+    /// This process, whose release has no confirmation.
+    Releasing,
 }
 
 impl Lane {
@@ -202,10 +202,47 @@ impl Lane {
         self.queue.len() + usize::from(inline)
     }
 
-    pub(in crate::lock) fn holder(&self) -> Option<&Arc<Grant>> {
-        match &self.phase {
-            Phase::Held(tenure) => Some(&tenure.grant),
+    /// Returns the grants of the owners that hold the lease.
+    pub(in crate::lock) fn holders(&self) -> impl Iterator<Item = &Arc<Grant>> {
+        let tenure = match &self.phase {
+            Phase::Held(tenure) => Some(tenure),
             _ => None,
+        };
+        tenure.into_iter().flat_map(Tenure::grants)
+    }
+
+    /// Returns how the backend has the lease that is held.
+    pub(in crate::lock) fn mode(&self) -> Mode {
+        match &self.phase {
+            Phase::Held(tenure) => tenure.lease.mode(),
+            _ => Mode::Exclusive,
+        }
+    }
+
+    pub(in crate::lock) fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held(_))
+    }
+
+    /// Returns the number of owners that hold the lease.
+    pub(in crate::lock) fn owners(&self) -> usize {
+        match &self.phase {
+            Phase::Held(tenure) => tenure.owners(),
+            _ => 0,
+        }
+    }
+
+    /// Returns `true` if the lane is held or waited for.
+    pub(in crate::lock) fn is_shown(&self) -> bool {
+        self.is_held() || self.waiters() > 0
+    }
+
+    /// Returns `true` if this owner holds the lease.
+    pub(in crate::lock) fn is_held_by(&mut self, owner: Owner, now: Moment) -> bool {
+        match &mut self.phase {
+            Phase::Held(tenure) => {
+                (tenure.of_owner(owner)).is_some_and(|holding| holding.grant.is_held(now))
+            }
+            _ => false,
         }
     }
 
@@ -297,7 +334,14 @@ impl Lane {
             | Phase::Idle
             | Phase::Yielding { .. }
             | Phase::Returning(_) => {
-                Error::new(ErrorKind::Busy).with_retry_after(self.free_in(now))
+                let error = Error::new(ErrorKind::Busy).with_retry_after(self.free_in(now));
+                match &self.phase {
+                    Phase::Contending(Contending {
+                        seen: Seen::Busy(until),
+                        ..
+                    }) => error.with_lease_left(until.since(now)),
+                    _ => error,
+                }
             }
             Phase::Contending(contending) => contending.seen.error(now),
         }
@@ -313,7 +357,9 @@ impl Seen {
             Self::Trouble(error) => error.clone().into(),
             Self::Busy(until) => {
                 let lease = until.since(now);
-                Error::new(ErrorKind::Busy).with_retry_after(lease.min(A_HOLD))
+                Error::new(ErrorKind::Busy)
+                    .with_retry_after(lease.min(A_HOLD))
+                    .with_lease_left(lease)
             }
         }
     }

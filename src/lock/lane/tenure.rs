@@ -1,16 +1,19 @@
-//! A held lease: its grant, and the terms of each hold.
+//! A held lease, and the owners that hold it: one, or several that share it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::LockKey;
+use super::group::{ASK_AGAIN, Group};
+use super::holding::{End, Holding};
+use crate::backend::Mode;
 use crate::lock::claim::{Claim, HoldId};
-use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::Effects;
+use crate::lock::clock::Moment;
+use crate::lock::effect::{Effects, Loss};
 use crate::lock::grant::Grant;
-use crate::lock::lease::{Lease, valid_until};
-use crate::observe::Via;
+use crate::lock::lease::Lease;
+use crate::observe::{LostReason, Via};
 use crate::task::RuntimeId;
+use crate::{ErrorKind, LockKey, Owner};
 
 /// The time after which a task that has not begun, an acquire that is not polled, or a renewal that another
 /// runtime should have sent counts as stuck.
@@ -19,151 +22,327 @@ pub(in crate::lock) const TAKE_OVER: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Tenure {
     pub(super) lease: Lease,
-    pub(super) grant: Arc<Grant>,
-    /// The deadline by which the acquire of the first hold has to pick it up.
-    pick_up_by: Option<Moment>,
-    /// Boxed because it is rare.
-    others: Option<Box<Others>>,
-}
-
-/// What only a lease with other holds than the first needs.
-#[derive(Debug, Default)]
-struct Others {
-    /// The holds, oldest first. Empty while there is one, or several with the same limit that require the same
-    /// renewals.
-    mixed: Vec<Hold>,
-    /// Each hold with the deadline by which its acquire has to pick it up.
-    unclaimed: Vec<(HoldId, Moment)>,
-    ended: Vec<HoldId>,
-    /// The runtimes of holds other than that of the first hold.
-    homes: Vec<RuntimeId>,
-}
-
-/// One of several holds of one owner. The lease lasts as long as the longest of them requires, but at most
-/// until the limit of the oldest one.
-#[derive(Debug, Clone, Copy)]
-struct Hold {
-    name: Name,
-    end: End,
-    limit: Moment,
-}
-
-/// The end of a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// Renewed by leases of this length until it is released.
-    Renewed(Span),
-    At(Moment),
-}
-
-/// Which hold an entry of the list stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Name {
-    /// Any of the holds that were alike before another kind was added, which are interchangeable.
-    Alike,
-    Id(HoldId),
+    /// The owner for which the tenure began, or another one after it released. It keeps the [`Group`], so that an
+    /// exclusive lease needs no space for one.
+    pub(super) first: Holding,
 }
 
 impl Tenure {
-    /// Begins the tenure of a holder under a fresh counter.
-    pub(super) fn begin(key: &LockKey, lease: Lease, claim: &Claim, now: Moment) -> Self {
-        Self::begin_via(Via::Backend, key, lease, claim, now)
-    }
-
-    fn begin_via(via: Via, key: &LockKey, lease: Lease, claim: &Claim, now: Moment) -> Self {
-        let (token, until) = (lease.token(), lease.valid_until());
-        let grant = Grant::new(key.clone(), claim, via, token, until, now);
+    /// Begins the tenure of a holder. A holder that has the lease from another one of this process gets a fresh token.
+    #[inline]
+    pub(super) fn begin(
+        key: &LockKey,
+        mut lease: Lease,
+        via: Via,
+        claim: &Claim,
+        now: Moment,
+    ) -> Self {
+        if via != Via::Backend {
+            lease.hand_on();
+        }
+        let grant = grant(key, &lease, via, claim, now);
         Self {
+            first: Holding::new(grant, claim),
             lease,
-            grant,
-            pick_up_by: claim.deadline.moment().filter(|_| claim.grouped),
-            others: None,
         }
     }
 
-    /// Begins the tenure of the next holder in this process, with a fresh token and without a command.
-    pub(super) fn handed_off(key: &LockKey, mut lease: Lease, claim: &Claim, now: Moment) -> Self {
-        lease.hand_on();
-        Self::begin_via(Via::HandOff, key, lease, claim, now)
+    /// Returns the grant of the owner for which the tenure began.
+    pub(super) fn grant(&self) -> &Arc<Grant> {
+        &self.first.grant
     }
 
-    /// Begins the tenure of an acquire that takes back a lease before its release is sent.
-    pub(super) fn reclaimed(key: &LockKey, mut lease: Lease, claim: &Claim, now: Moment) -> Self {
-        lease.hand_on();
-        Self::begin_via(Via::Reclaimed, key, lease, claim, now)
+    pub(super) fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
+        let readers = self.first.group().into_iter();
+        let readers = readers.flat_map(|group| group.readers.iter());
+        std::iter::once(&self.first)
+            .chain(readers)
+            .map(|holding| &holding.grant)
     }
 
-    /// Sets the deadline by which the acquire has to pick up its hold. It may not be polled any more.
+    pub(super) fn owners(&self) -> usize {
+        1 + self.first.group().map_or(0, |group| group.readers.len())
+    }
+
+    pub(super) fn of_owner(&mut self, owner: Owner) -> Option<&mut Holding> {
+        self.first.of_owner(owner)
+    }
+
+    pub(super) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut Holding> {
+        self.first.find(grant)
+    }
+
+    #[inline]
+    pub(super) fn has_readers(&self) -> bool {
+        (self.first.group()).is_some_and(|group| !group.readers.is_empty())
+    }
+
+    /// Returns `true` if one owner has one hold.
+    pub(super) fn is_of_one_hold(&self) -> bool {
+        !self.has_readers() && self.first.grant.holds() == 1
+    }
+
+    /// Adds a hold to the grant of its owner. Returns that grant, or why the owner gets no further hold. Returns `None`
+    /// if another owner holds the lease.
+    #[inline(always)]
+    pub(super) fn nest(
+        &mut self,
+        claim: &Claim,
+        now: Moment,
+    ) -> Option<Result<Arc<Grant>, ErrorKind>> {
+        // It has no other hold.
+        if claim.is_owner_fresh {
+            return None;
+        }
+        let Self { lease, first } = self;
+        let holding = first.of_owner(claim.owner)?;
+        if let Some(kind) = holding.refuses(claim, lease.mode()) {
+            return Some(Err(kind));
+        }
+        let grant = Arc::clone(&holding.grant);
+        if holding.is_like(claim, lease, now) {
+            holding.nest_alike();
+        } else {
+            self.nest_other(claim, now);
+        }
+        Some(Ok(grant))
+    }
+
+    #[cold]
+    fn nest_other(&mut self, claim: &Claim, now: Moment) {
+        let alike = End::of_alike(&self.lease);
+        self.spell_out(alike);
+        if let Some(holding) = self.of_owner(claim.owner) {
+            holding.nest(claim, alike, now);
+            holding.follow_holds();
+        }
+        self.follow_holds(alike, now);
+    }
+
+    /// Lists the holds of other owners, because the lease may get other terms.
+    fn spell_out(&mut self, alike: End) {
+        if self.has_readers() {
+            self.first.spell_out(alike);
+        }
+        if let Some(group) = self.first.group_mut() {
+            group.is_mixed = true;
+            let readers = group.readers.iter_mut();
+            readers.for_each(|reader| reader.spell_out(alike));
+        }
+    }
+
+    /// Applies the terms of all holds to the lease. `alike` is the end of holds that are not listed.
+    fn follow_holds(&mut self, alike: End, now: Moment) {
+        let Self { lease, first } = self;
+        let readers = first.group().into_iter();
+        let readers = readers.flat_map(|group| group.readers.iter());
+        let end = readers.fold(first.end(alike), |end, reader| end.max(reader.end(alike)));
+        match end {
+            End::Renewed(ttl) => lease.want_always(ttl, now),
+            End::At(end) => lease.want_until(end, now),
+        }
+        self.ask_again(now);
+    }
+
+    /// Makes a renewal due soon if its reply decides whether owners may join, whatever the holds require.
+    pub(super) fn ask_again(&mut self, now: Moment) {
+        if self.first.group().is_some_and(Group::awaits_reply) {
+            self.lease.ask(now + ASK_AGAIN);
+        }
+    }
+
+    /// Ends one hold of several of an owner. Returns `true` if the grant may end earlier.
+    pub(super) fn unnest(&mut self, grant: &Arc<Grant>, hold: HoldId, now: Moment) -> bool {
+        let is_listed = self.find(grant).is_some_and(|holding| holding.unnest(hold));
+        if is_listed {
+            self.follow_others(grant, now);
+        }
+        is_listed
+    }
+
+    /// Applies the terms of the other holds of this owner, whose holds are listed.
+    #[cold]
+    pub(super) fn follow_others(&mut self, grant: &Arc<Grant>, now: Moment) {
+        if let Some(holding) = self.find(grant) {
+            holding.follow_holds();
+        }
+        self.expect_end_of(grant.owner());
+        let alike = End::of_alike(&self.lease);
+        self.follow_holds(alike, now);
+    }
+
+    /// Starts `max_hold` of this hold now.
+    pub(super) fn limit_hold(&mut self, grant: &Arc<Grant>, claim: &Claim, now: Moment) {
+        let Self { lease, first } = self;
+        let holding = first.find(grant);
+        if holding.is_some_and(|holding| holding.limit_hold(claim, lease, now)) {
+            self.follow_others(grant, now);
+        } else if self.has_readers() {
+            self.expect_end_of(grant.owner());
+        }
+    }
+
+    /// Adds a runtime, whose watchdog renews the lease if the first one does not.
+    pub(super) fn add_home(&mut self, home: RuntimeId) {
+        self.first.make_group().add_home(home);
+    }
+
+    /// The runtime has ended.
+    pub(super) fn remove_home(&mut self, ended: RuntimeId) {
+        if let Some(group) = self.first.group_mut() {
+            group.homes.retain(|home| *home != ended);
+        }
+    }
+
+    pub(super) fn homes(&self) -> &[RuntimeId] {
+        self.first.group().map_or(&[], |group| &group.homes)
+    }
+
+    // ---- several owners -------------------------------------------------------------------
+
+    /// Returns `true` if the owner of `claim` may share the lease.
+    pub(super) fn admits(&self, claim: &Claim, now: Moment) -> bool {
+        let Self { lease, first } = self;
+        let is_open = || first.group().is_none_or(|group| group.is_open(now));
+        lease.mode() == Mode::Shared
+            && claim.terms.mode == Mode::Shared
+            && is_open()
+            && lease.may_be_joined(claim.terms, now)
+    }
+
+    /// Adds an owner that shares the lease. It has the token of the others.
+    pub(super) fn join(&mut self, key: &LockKey, claim: &Claim, now: Moment) -> Arc<Grant> {
+        let alike = End::of_alike(&self.lease);
+        let is_alike = claim.terms.renewed && self.lease.lasts_as(claim.terms);
+        if !is_alike {
+            self.spell_out(alike);
+            self.first.spell_out(alike);
+        }
+        let Self { lease, first } = self;
+        let joined = grant(key, lease, Via::HandOff, claim, now);
+        let mut holding = Holding::new(Arc::clone(&joined), claim);
+        if !is_alike {
+            holding.spell_out(End::of(claim, now));
+        }
+        let granted_at = first.grant.granted_at();
+        let group = first.make_group();
+        group.is_mixed |= !is_alike;
+        group.expect_end(holding.own_end());
+        group.readers.insert(holding);
+        let asks = group.asks(granted_at, now);
+        if !is_alike {
+            self.follow_holds(alike, now);
+        }
+        if asks {
+            self.lease.ask(now);
+        }
+        joined
+    }
+
+    /// Sets the deadline by which an acquire has to pick up its hold.
     pub(super) fn expect_pick_up(&mut self, claim: &Claim) {
-        if self.is_first(claim.hold) {
-            self.pick_up_by = claim.deadline.moment();
-        } else if let Some(by) = claim.deadline.moment() {
-            let others = self.others.get_or_insert_default();
-            others.unclaimed.push((claim.hold, by));
-        }
-    }
-
-    /// Picks up a hold. Returns `false` if it has ended because the acquire was too late.
-    pub(super) fn pick_up(&mut self, hold: HoldId) -> bool {
-        if self.is_first(hold) {
-            return self.grant.pick_up();
-        }
-        let Some(others) = &mut self.others else {
-            return true;
+        let Some(holding) = self.of_owner(claim.owner) else {
+            return;
         };
-        others.unclaimed.retain(|(id, _)| *id != hold);
-        !others.ended.contains(&hold)
+        holding.expect_pick_up(claim);
+        let own_end = holding.own_end();
+        if let Some(group) = self.first.group_mut() {
+            group.expect_end(own_end);
+        }
     }
 
-    /// Ends the holds that were not picked up by their deadline. Returns `true` if no hold is left.
-    pub(super) fn end_forgotten(&mut self, now: Moment, effects: &mut Effects) -> bool {
-        let mut ended = Vec::new();
-        if self.pick_up_by.is_some_and(|by| by <= now) {
-            self.pick_up_by = None;
-            if self.grant.withdraw() {
-                ended.push(self.grant.first_hold());
+    /// Removes an owner. Returns `false` if it is the only one.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, owner: Owner, now: Moment) -> bool {
+        self.has_readers() && self.remove_reader(owner, now)
+    }
+
+    #[cold]
+    fn remove_reader(&mut self, owner: Owner, now: Moment) -> bool {
+        let Some(group) = self.first.group_mut() else {
+            return false;
+        };
+        if group.readers.remove(owner).is_none() {
+            let Some(mut next) = group.readers.pop() else {
+                unreachable!("BUG: a reader was just found");
+            };
+            std::mem::swap(next.make_group(), group);
+            self.first = next;
+        }
+        // Thousands of owners may share a lease, mostly under the same terms.
+        if self.first.group().is_some_and(|group| group.is_mixed) {
+            let alike = End::of_alike(&self.lease);
+            self.follow_holds(alike, now);
+        }
+        true
+    }
+
+    /// Moves the ends of all grants after a renewal.
+    pub(super) fn extend_grants(&self) {
+        let until = self.lease.valid_until();
+        self.grants().for_each(|grant| grant.extend(until));
+    }
+
+    /// Applies the reply to a renewal that was sent at `sent_at`: owners join while no other process waits.
+    pub(super) fn set_wanted(&mut self, wanted: bool, sent_at: Moment) {
+        if self.lease.mode() == Mode::Shared {
+            self.first.make_group().replied(sent_at, wanted);
+            if wanted {
+                self.lease.retire();
             }
         }
-        if let Some(others) = &mut self.others {
-            others.unclaimed.retain(|(hold, by)| {
-                let in_time = *by > now;
-                if !in_time {
-                    ended.push(*hold);
+    }
+
+    // ---- time -----------------------------------------------------------------------------
+
+    /// Ends the holds that were not picked up by their deadlines, and the owners whose locks ended before the lease.
+    /// Returns `true` if no owner is left.
+    pub(super) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) -> bool {
+        if self.ends_by() > now {
+            return false;
+        }
+        let mut owners = vec![self.first.grant.owner()];
+        if let Some(group) = self.first.group_mut() {
+            group.readers_end = None;
+            owners.extend(group.readers.iter().map(|it| it.grant.owner()));
+        }
+        for owner in owners {
+            let Some(holding) = self.of_owner(owner) else {
+                continue;
+            };
+            let grant = Arc::clone(&holding.grant);
+            let ended = holding.end_forgotten(now);
+            if !ended.is_empty() {
+                grant.set_holds(grant.holds() - u32::try_from(ended.len()).unwrap_or(u32::MAX));
+            }
+            let is_lost = now >= grant.valid_until();
+            if grant.holds() > 0 && !is_lost {
+                for hold in ended {
+                    if self.unnest(&grant, hold, now) {
+                        effects.recheck(&grant);
+                    }
                 }
-                in_time
-            });
-        }
-        for hold in ended {
-            let holds = self.grant.holds() - 1;
-            self.grant.set_holds(holds);
-            self.others.get_or_insert_default().ended.push(hold);
-            if holds == 0 {
-                return true;
+                self.expect_end_of(owner);
+                continue;
             }
-            if self.unnest(hold, now) {
-                effects.recheck(&self.grant);
+            if is_lost {
+                lose(&grant, grant.reason_by_clock(), effects);
+            } else {
+                grant.end_unused();
+                effects.recheck(&grant);
+            }
+            if !self.remove(owner, now) {
+                return true;
             }
         }
         false
     }
 
-    /// Adds the runtime of a hold, whose watchdog renews the lease if the first one does not.
-    pub(super) fn add_home(&mut self, home: RuntimeId) {
-        let others = self.others.get_or_insert_default();
-        if !others.homes.contains(&home) {
-            others.homes.push(home);
+    fn expect_end_of(&mut self, owner: Owner) {
+        let own_end = self.of_owner(owner).map(|holding| holding.own_end());
+        if let (Some(at), Some(group)) = (own_end, self.first.group_mut()) {
+            group.expect_end(at);
         }
-    }
-
-    /// The runtime has ended.
-    pub(super) fn remove_home(&mut self, ended: RuntimeId) {
-        if let Some(others) = &mut self.others {
-            others.homes.retain(|home| *home != ended);
-        }
-    }
-
-    pub(super) fn homes(&self) -> &[RuntimeId] {
-        self.others.as_ref().map_or(&[], |others| &others.homes)
     }
 
     /// Returns when the watchdog of another hold's runtime has to renew the lease.
@@ -173,156 +352,21 @@ impl Tenure {
             Some(since) => Some(since + response_timeout.min(self.lease.ttl().get() / 6)),
             None => self.lease.next_renewal(),
         };
-        let valid_until = self.grant.valid_until();
+        let valid_until = self.valid_until();
         due.map_or(valid_until, |due| valid_until.min(due + TAKE_OVER))
     }
 
-    pub(super) fn is_first(&self, hold: HoldId) -> bool {
-        hold == self.grant.first_hold()
+    /// Returns `true` if no caller may have observed a loss.
+    pub(super) fn is_held(&self, now: Moment) -> bool {
+        now < self.valid_until() && !self.first.grant.is_marked_lost()
     }
 
-    /// Returns `true` if the hold has ended before its release.
-    pub(super) fn has_ended(&self, hold: HoldId) -> bool {
-        let others = self.others.as_ref();
-        others.is_some_and(|others| others.ended.contains(&hold))
-    }
-
-    /// Adds a hold of the same owner.
-    pub(super) fn nest(&mut self, claim: &Claim, now: Moment) {
-        let terms = claim.terms;
-        let is_alike = terms.renewed
-            && self.listed().is_empty()
-            && self.lease.fits(terms)
-            && self.grant.limit() == now + terms.max_hold;
-        if !is_alike {
-            self.mix(claim, now);
+    /// Returns when the lock of the last owner ends if the lease is not renewed.
+    pub(super) fn valid_until(&self) -> Moment {
+        match self.has_readers() {
+            true => self.lease.valid_until(),
+            false => self.first.grant.valid_until(),
         }
-        self.grant.set_holds(self.grant.holds() + 1);
-    }
-
-    /// Lists a hold that is not like the others.
-    #[cold]
-    fn mix(&mut self, claim: &Claim, now: Moment) {
-        let terms = claim.terms;
-        let end = if terms.renewed {
-            End::Renewed(terms.ttl)
-        } else {
-            End::At(valid_until(now, terms.ttl))
-        };
-        let hold = Hold {
-            name: Name::Id(claim.hold),
-            end,
-            limit: now + terms.max_hold,
-        };
-        self.mixed().push(hold);
-        self.follow_holds(now);
-    }
-
-    /// Returns the holds if they are not alike.
-    fn listed(&self) -> &[Hold] {
-        self.others.as_ref().map_or(&[], |others| &others.mixed)
-    }
-
-    /// Returns the end of each hold while they are alike. The lease then has the terms of the first one.
-    fn end_of_alike(&self) -> End {
-        if self.lease.is_renewed() {
-            End::Renewed(self.lease.ttl())
-        } else {
-            End::At(self.lease.valid_until())
-        }
-    }
-
-    /// Converts the holds to a list, and returns it.
-    fn mixed(&mut self) -> &mut Vec<Hold> {
-        let hold = Hold {
-            name: Name::Alike,
-            end: self.end_of_alike(),
-            limit: self.grant.limit(),
-        };
-        let holds = &mut self.others.get_or_insert_default().mixed;
-        if holds.is_empty() {
-            holds.resize(self.grant.holds() as usize, hold);
-        }
-        holds
-    }
-
-    /// Ends one hold of several, so the terms of the others apply. Returns `true` if the grant may end
-    /// earlier.
-    pub(super) fn unnest(&mut self, hold: HoldId, now: Moment) -> bool {
-        // A group dropped while it waits for another key has not picked up this hold.
-        if self.is_first(hold) {
-            self.pick_up_by = None;
-        } else if let Some(others) = &mut self.others {
-            others.unclaimed.retain(|(id, _)| *id != hold);
-        }
-        let Some(others) = &mut self.others else {
-            return false;
-        };
-        let holds = &mut others.mixed;
-        if holds.is_empty() {
-            return false;
-        }
-        let find = |name| holds.iter().position(|hold| hold.name == name);
-        let Some(at) = find(Name::Id(hold)).or_else(|| find(Name::Alike)) else {
-            unreachable!("BUG: a hold is released once");
-        };
-        holds.remove(at);
-        self.follow_holds(now);
-        true
-    }
-
-    /// Starts `max_hold` of this hold now.
-    pub(super) fn limit_hold(&mut self, hold: HoldId, max_hold: Span, now: Moment) {
-        let limit = now + max_hold;
-        if self.listed().is_empty() {
-            if self.grant.holds() == 1 {
-                self.grant.set_limit(limit);
-                return;
-            }
-            if self.grant.limit() == limit {
-                return;
-            }
-        }
-        let is_first = self.is_first(hold);
-        let mut holds = self.mixed().iter_mut();
-        let fits = |it: &&mut Hold| it.name == Name::Id(hold) || it.name == Name::Alike;
-        // The first hold is the oldest.
-        let held = if is_first {
-            holds.find(fits)
-        } else {
-            holds.rfind(fits)
-        };
-        if let Some(held) = held {
-            (held.name, held.limit) = (Name::Id(hold), limit);
-        }
-        self.follow_holds(now);
-    }
-
-    fn follow_holds(&mut self, now: Moment) {
-        let holds = self.listed();
-        let Some(oldest) = holds.first().copied() else {
-            return;
-        };
-        let mut latest = None;
-        let mut renewed = None;
-        for hold in holds {
-            match hold.end {
-                End::Renewed(ttl) => renewed = Some(ttl),
-                End::At(at) => latest = latest.max(Some(at)),
-            }
-        }
-        let limit = match (renewed, latest) {
-            (None, Some(end)) => {
-                self.lease.want_until(end, now);
-                end.min(oldest.limit)
-            }
-            (Some(ttl), _) => {
-                self.lease.want_always(ttl, now);
-                oldest.limit
-            }
-            (None, None) => unreachable!("BUG: each hold has an end"),
-        };
-        self.grant.renewed_until(limit, limit < oldest.limit);
     }
 
     /// Returns when the watchdog has to check the lease.
@@ -332,18 +376,23 @@ impl Tenure {
         renewal.map_or(ends_by, |renewal| renewal.min(ends_by))
     }
 
-    /// Returns when the first of its holds ends without further events.
+    /// Returns when the first of its holds ends without further events, or earlier.
     pub(super) fn ends_by(&self) -> Moment {
-        let mut next = self.grant.valid_until();
-        if let Some(by) = self.pick_up_by
-            && self.grant.is_offered()
-        {
-            next = next.min(by);
-        }
-        if let Some(others) = &self.others {
-            let unclaimed = others.unclaimed.iter().map(|(_, by)| *by);
-            next = unclaimed.fold(next, Moment::min);
-        }
-        next
+        let first = self.first.ends_by();
+        let readers = self.first.group().and_then(|group| group.readers_end);
+        readers.map_or(first, |readers| readers.min(first))
     }
+}
+
+fn grant(key: &LockKey, lease: &Lease, via: Via, claim: &Claim, now: Moment) -> Arc<Grant> {
+    let (token, until) = (lease.token(), lease.valid_until());
+    Grant::new(key.clone(), claim, via, token, until, now)
+}
+
+/// Marks a grant lost.
+pub(super) fn lose(grant: &Arc<Grant>, reason: LostReason, effects: &mut Effects) {
+    effects.losses.push(Loss {
+        while_held: grant.lose(reason),
+        grant: Arc::clone(grant),
+    });
 }

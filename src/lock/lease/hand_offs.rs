@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::upkeep::Upkeep;
 use super::{Lease, RENEW_AT};
 use crate::FencingToken;
-use crate::backend::{BackendError, Extended, ReleasedOrKept, Renewed};
+use crate::backend::{BackendError, Extended, Mode, ReleasedOrKept, Renewed};
 use crate::lock::claim::Terms;
 use crate::lock::clock::{Moment, Span};
 
@@ -59,34 +59,45 @@ enum Ask {
 impl Lease {
     pub(in crate::lock) fn token(&self) -> FencingToken {
         let handed_off = self.hand_offs().handed_off;
-        FencingToken::new(self.counter, self.tokens_per_counter, handed_off)
+        FencingToken::new(self.counter, self.tokens_per_counter(), handed_off)
     }
 
     /// Returns `true` if this lease and the leases of `terms` are both renewed. A fixed lease is never
     /// handed off: its remaining TTL would differ from the TTL that the next holder requested.
     pub(in crate::lock) fn is_renewed_for(&self, terms: Terms, now: Moment) -> bool {
-        self.is_renewed() && terms.renewed && now < self.valid_until
+        self.is_renewed()
+            && terms.renewed
+            && self.mode == terms.mode
+            && !self.is_downgrading
+            && now < self.valid_until
     }
 
-    /// Returns `true` if the lease may be handed off to a holder with `terms` without a command.
+    /// Returns `true` if the lease may be handed off to a holder with `terms` without a command. Only the backend counts
+    /// permits, and others with larger limits may have been granted since.
     pub(in crate::lock) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
         let it = self.hand_offs();
         let lasts = it.turn_until.is_some_and(|until| now < until);
-        self.is_renewed_for(terms, now)
+        self.mode != Mode::Permit
+            && self.is_renewed_for(terms, now)
             && (it.handed_off + 1 < it.turn || lasts && it.has_tokens())
             && self.hands_off_until.is_some_and(|until| now < until)
-            && now + self.least_left() <= self.valid_until
+            && self.lasts(now)
+    }
+
+    /// Returns `true` if enough time is left for a further holder.
+    fn lasts(&self, now: Moment) -> bool {
+        now + self.least_left() <= self.valid_until
     }
 
     fn hand_offs(&self) -> HandOffs {
         match &self.hand_offs {
             Some(begun) => **begun,
-            None => HandOffs::new(self.tokens_per_counter),
+            None => HandOffs::new(self.tokens_per_counter()),
         }
     }
 
     fn hand_offs_mut(&mut self) -> &mut HandOffs {
-        let tokens = self.tokens_per_counter;
+        let tokens = self.tokens_per_counter();
         (self.hand_offs).get_or_insert_with(|| Box::new(HandOffs::new(tokens)))
     }
 
@@ -192,7 +203,7 @@ impl Lease {
         let kept = match counter {
             Some(counter) => {
                 self.counter = counter;
-                let tokens = self.tokens_per_counter;
+                let tokens = self.tokens_per_counter();
                 HandOffs::new(tokens.saturating_mul(ReleasedOrKept::COUNTERS))
             }
             None => HandOffs {

@@ -345,3 +345,21 @@ fn turn_counts_holder_and_waiters() {
     }
     assert!(!lease.may_pass_to(RENEWED, later));
 }
+
+/// A renewal of a fixed lease only asks whether others wait, and another one follows after the same time.
+#[test]
+fn fixed_lease_is_asked_at_requested_times() {
+    let interval = 250 * MS;
+    let mut now = Moment::now();
+    let mut lease = Lease::new(number(1), 100, TOKENS, FIXED, now);
+    let end = lease.valid_until();
+    lease.ask(now + interval);
+    while let Some(due) = lease.next_renewal() {
+        assert_eq!(due, now + interval);
+        now = due;
+        let ttl = lease.start_renewal(now).expect("it is due");
+        lease.renewal_answered(ttl, now, &Ok(Renewed::Wanted), now);
+        lease.ask(now + interval);
+    }
+    assert!(now + interval >= end && lease.valid_until() == end);
+}

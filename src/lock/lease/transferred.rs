@@ -1,9 +1,11 @@
 //! A lease that the message of a transfer grants.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use super::upkeep::Upkeep;
 use super::{Lease, LeaseNumber, RENEW_AT, expires_at, valid_until};
+use crate::backend::Mode;
 use crate::lock::claim::Terms;
 use crate::lock::clock::{Moment, Span};
 
@@ -24,11 +26,22 @@ pub(in crate::lock) struct Transfer {
     pub(in crate::lock) since: Moment,
     /// The TTL of the lease from the transfer on.
     pub(in crate::lock) ttl: Span,
+    pub(in crate::lock) mode: Mode,
+    pub(in crate::lock) limit: Option<NonZeroU16>,
 }
 
 impl Lease {
+    /// Returns `true` if enough time is left for a further owner that shares the lease: for its own fixed lease, or for
+    /// the reply to a renewal.
+    pub(in crate::lock) fn may_be_joined(&self, terms: Terms, now: Moment) -> bool {
+        let least_left = LEAST_LEFT.min(terms.ttl / RENEW_AT);
+        let needs_no_renewal = !terms.renewed && valid_until(now, terms.ttl) <= self.valid_until;
+        needs_no_renewal || now + least_left <= self.valid_until
+    }
+
     /// Creates the lease of a transfer whose message was received at `now`. Returns `None` if the transfer has to be
-    /// confirmed: the lease is not renewed, is about to expire, or has a TTL below that of a transfer.
+    /// confirmed: the lease is not renewed, is about to expire, has a TTL below that of a transfer, another mode,
+    /// or was granted below a larger limit.
     pub(in crate::lock) fn transferred(
         transfer: Transfer,
         tokens_per_counter: u32,
@@ -40,9 +53,12 @@ impl Lease {
             counter,
             since,
             ttl,
+            mode,
+            limit,
         } = transfer;
         let valid_until = valid_until(since, ttl);
-        if !terms.renewed || terms.ttl < ttl || valid_until < now + LEAST_LEFT {
+        let is_too_short = terms.ttl < ttl || valid_until < now + LEAST_LEFT;
+        if mode != terms.mode || limit > terms.limit || !terms.renewed || is_too_short {
             return None;
         }
         Some(Self {
@@ -83,6 +99,8 @@ mod tests {
             counter: 100,
             since,
             ttl: Span::new(TTL),
+            mode: Mode::Exclusive,
+            limit: None,
         };
         (Lease::transferred(transfer, TOKENS, terms, now), since, now)
     }

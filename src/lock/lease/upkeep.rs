@@ -68,6 +68,14 @@ impl Upkeep {
         }
     }
 
+    /// Makes a renewal due then, whenever it was due, or after the reply to the command in flight.
+    pub(super) fn postpone(&mut self, until: Moment) {
+        match self {
+            Self::Due(at) | Self::RetryDue(at) => *at = until,
+            Self::InFlight { .. } => self.hasten(until),
+        }
+    }
+
     /// Makes a renewal due now, or after the reply to the command in flight.
     pub(super) fn hasten(&mut self, now: Moment) {
         match self {

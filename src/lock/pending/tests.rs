@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
+#[cfg(feature = "dashboard")]
+use crate::LockKey;
 use crate::LockManager;
 use crate::backend::Memory;
 use crate::lock::clock::Moment;
@@ -175,4 +177,20 @@ async fn unpolled_group_holds_no_key_past_deadline() {
     sleep(2 * SECOND).await;
     let next = locks.acquire("a").no_wait().await;
     assert!(next.is_ok(), "{next:?}");
+}
+
+/// Each owner of a permit has a key of its own in this process.
+#[cfg(feature = "dashboard")]
+#[tokio::test(start_paused = true)]
+async fn waits_for_permits_count_for_stored_key() {
+    let locks = LockManager::in_memory();
+    locks.count_hot_keys();
+    let _held = locks.acquire("k").permits(1).await.expect("free");
+    for _ in 0..2 {
+        let full = locks.acquire("k").permits(1).wait(MS).await;
+        assert!(full.expect_err("held").is_busy());
+    }
+    let (top, _missed) = locks.hot_keys(2);
+    let counts: Vec<_> = top.iter().map(|hot| (hot.key.clone(), hot.waits)).collect();
+    assert_eq!(counts, [(LockKey::new("k"), 2)]);
 }

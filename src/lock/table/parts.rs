@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use smallvec::SmallVec;
 
-use super::{Lanes, SHARDS, lock};
+use super::{Lanes, SHARDS, lock, shard_of};
 use crate::LockKey;
 use crate::lock::lane::Lane;
 
@@ -46,17 +46,50 @@ impl Lanes {
         mut look: impl FnMut(&mut T, &LockKey, &Lane),
     ) -> T {
         for shard in 0..SHARDS {
-            let before = state.clone();
-            let mut place = Some(Place::start_of(shard));
-            while let Some(at) = place {
-                place = match self.inspect_part(at, |key, lane| look(&mut state, key, lane)) {
-                    Part::Read(next) => next,
-                    Part::Moved => {
-                        state = before.clone();
-                        Some(Place::start_of(shard))
-                    }
-                };
+            state = self.fold_shard(shard, state, &mut look);
+        }
+        state
+    }
+
+    /// Reads each lane into the state of its shard, as [`fold`](Self::fold).
+    pub(in crate::lock) fn fold_shards<T: Clone>(
+        &self,
+        state: T,
+        mut look: impl FnMut(&mut T, &LockKey, &Lane),
+    ) -> impl Iterator<Item = T> {
+        (0..SHARDS).map(move |shard| self.fold_shard(shard, state.clone(), &mut look))
+    }
+
+    /// Reads each lane of a permit of `key` into `state`, as [`fold`](Self::fold).
+    pub(in crate::lock) fn fold_permits<T: Clone>(
+        &self,
+        key: &LockKey,
+        state: T,
+        mut look: impl FnMut(&mut T, &LockKey, &Lane),
+    ) -> T {
+        self.fold_shard(shard_of(key.hash_code()), state, |state, of, lane| {
+            if of.is_permit_of(key) {
+                look(state, of, lane);
             }
+        })
+    }
+
+    fn fold_shard<T: Clone>(
+        &self,
+        shard: usize,
+        mut state: T,
+        mut look: impl FnMut(&mut T, &LockKey, &Lane),
+    ) -> T {
+        let before = state.clone();
+        let mut place = Some(Place::start_of(shard));
+        while let Some(at) = place {
+            place = match self.inspect_part(at, |key, lane| look(&mut state, key, lane)) {
+                Part::Read(next) => next,
+                Part::Moved => {
+                    state = before.clone();
+                    Some(Place::start_of(shard))
+                }
+            };
         }
         state
     }
@@ -77,7 +110,7 @@ impl Lanes {
         let slots = (place.bucket..end).filter_map(|bucket| shard.lanes.get_bucket(bucket));
         let slots: SmallVec<[_; PART]> = slots.collect();
         // The lanes are scattered in memory. In this short loop, the processor fetches many of them at a time.
-        let holders = slots.iter().filter_map(|slot| slot.lane.holder());
+        let holders = slots.iter().flat_map(|slot| slot.lane.holders().next());
         black_box(holders.map(|grant| grant.granted_at()).min());
         let lanes = slots.iter();
         lanes.for_each(|slot| look(&slot.key, &slot.lane));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Lanes, Shard, lock};
 use crate::LockKey;
+use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::deadlines::Entry;
 use crate::lock::effect::Effects;
@@ -16,6 +17,7 @@ pub(in crate::lock) struct DueRenewal {
     pub(in crate::lock) key: LockKey,
     pub(in crate::lock) lease: LeaseNumber,
     pub(in crate::lock) ttl: Duration,
+    pub(in crate::lock) mode: Mode,
 }
 
 /// The due work that a watchdog finds in one round.
@@ -77,9 +79,14 @@ impl Lanes {
                 slot.lane.unschedule(look.home, at);
                 let mut effects = Effects::default();
                 if let Some((lease, ttl)) = slot.lane.look(look, &mut effects) {
-                    let key = slot.key.clone();
-                    renewals.push(DueRenewal { key, lease, ttl });
+                    renewals.push(DueRenewal {
+                        key: slot.key.clone(),
+                        lease,
+                        ttl,
+                        mode: slot.lane.mode(),
+                    });
                 }
+                slot.lane.admit(&slot.key, look.now, &mut effects);
                 if slot.lane.is_idle() {
                     idle = true;
                     self.count_work(&mut effects);

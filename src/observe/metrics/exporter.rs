@@ -124,8 +124,8 @@ impl Export {
             let layer = layer.get_or_insert_with(|| LayerSeries::new(tally.text(name)));
             layer.follow(tally.totals_of(name));
             if let Some(gauges) = gauges {
-                layer.held.follow(gauges.held[name.number()]);
-                layer.waiting.follow(gauges.waiting[name.number()]);
+                let name = name.number();
+                layer.follow_gauges(gauges.held[name], gauges.waiting[name]);
             }
         }
         self.manager.follow(tally);

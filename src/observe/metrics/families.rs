@@ -75,7 +75,11 @@ pub(super) fn describe() {
         describe_histogram!(name, Unit::Seconds, help);
     }
     let gauges = [
-        (HELD, Unit::Count, "Keys that are held in this process."),
+        (
+            HELD,
+            Unit::Count,
+            "Owners in this process that hold a key, counted for each key.",
+        ),
         (
             WAITING,
             Unit::Count,

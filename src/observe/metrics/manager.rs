@@ -4,6 +4,7 @@ use metrics::Label;
 
 use super::families;
 use super::series::{CounterSeries, GaugeSeries, HistogramSeries, each};
+use crate::mode::Mode;
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
 use crate::observe::tally::{Gauges, Tally, Totals};
 use crate::observe::via::{LostReason, Via};
@@ -16,8 +17,8 @@ pub(super) struct LayerSeries {
     /// One for granted, rejected and cancelled acquires each.
     wait: [HistogramSeries; 3],
     hold: HistogramSeries,
-    pub(super) held: GaugeSeries,
-    pub(super) waiting: GaugeSeries,
+    held: [GaugeSeries; Mode::COUNT],
+    waiting: GaugeSeries,
 }
 
 impl LayerSeries {
@@ -41,7 +42,9 @@ impl LayerSeries {
             wait: ["granted", "rejected", "cancelled"]
                 .map(|it| HistogramSeries::new(families::WAIT, labels("outcome", it))),
             hold: HistogramSeries::new(families::HOLD, only_layer()),
-            held: GaugeSeries::new(families::HELD, only_layer()),
+            held: each(Mode::ALL, |it| {
+                GaugeSeries::new(families::HELD, labels("mode", it.as_str()))
+            }),
             waiting: GaugeSeries::new(families::WAITING, only_layer()),
         }
     }
@@ -55,6 +58,13 @@ impl LayerSeries {
             series.follow(waits);
         }
         self.hold.follow(totals.hold);
+    }
+
+    pub(super) fn follow_gauges(&mut self, held: [usize; Mode::COUNT], waiting: usize) {
+        for (series, held) in self.held.iter_mut().zip(held) {
+            series.follow(held);
+        }
+        self.waiting.follow(waiting);
     }
 }
 

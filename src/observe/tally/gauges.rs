@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::names::Name;
+use crate::mode::Mode;
 
 /// The present state of one manager, which the engine reads for a report.
 #[derive(Debug, Clone)]
 pub(crate) struct Gauges {
-    /// Keys that are held, by the number of the layer name.
-    pub(crate) held: [usize; Name::COUNT],
+    /// Owners that hold a key, by the number of the layer name and by the mode.
+    pub(crate) held: [[usize; Mode::COUNT]; Name::COUNT],
     /// Acquires that wait, by the number of the layer name.
     pub(crate) waiting: [usize; Name::COUNT],
     pub(crate) waiting_limit: usize,

@@ -1,12 +1,16 @@
 //! The suite rejects a store that breaks a promise.
 
+mod downgrades;
+mod permits;
+
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, ContendRequest, Contended, Extended, ForceReleased,
-    Hints, Holder, Immediate, KeepRequest, Memory, Release, Released, ReleasedOrKept, Renewal,
-    Renewed, conformance,
+    AcquireRequest, Acquired, BackendError, ContendRequest, Contended, Downgraded, Extended,
+    ForceReleased, Hints, Holder, Immediate, KeepRequest, Memory, Mode, Modes, Release, Released,
+    ReleasedOrKept, Renewal, Renewed, conformance,
 };
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
@@ -33,6 +37,32 @@ enum Fault {
     Overtaking,
     /// The outcomes of `leave` are in the wrong order.
     LeaveReversed,
+    /// One permit above the limit is granted.
+    PermitTooMany,
+    /// All permits have the limit 2.
+    PermitsOfOneLimit,
+    /// An exclusive lease is granted beside permits.
+    PermitsNoObstacle,
+    /// Each permit expires, but its renewal does not report that.
+    PermitsRevived,
+    /// The remaining TTL of several leases is that of the first to expire.
+    FirstExpiry,
+    /// A forced release of one holder frees the key.
+    ForceEndsAll,
+    /// All permits have one counter.
+    PermitsOfOneCounter,
+    /// A permit that fits overtakes those that wait.
+    PermitsOvertake,
+    /// A downgraded lease stays exclusive.
+    DowngradeIgnored,
+    /// A downgraded lease is released, and then acquired shared if no exclusive one waits.
+    DowngradeInSteps,
+    /// A downgrade does not extend its lease.
+    DowngradeKeepsTtl,
+    /// All downgraded leases have one counter.
+    DowngradesOfOneCounter,
+    /// A downgrade without the lease acquires it shared.
+    DowngradeCreates,
 }
 
 use Fault::*;
@@ -64,6 +94,40 @@ impl Faulty {
         self.fault == fault
     }
 
+    /// Returns the limit of a permit in the store.
+    fn limit(&self, limit: Option<NonZeroU16>) -> Option<NonZeroU16> {
+        match self.fault {
+            PermitTooMany => limit.and_then(|limit| limit.checked_add(1)),
+            PermitsOfOneLimit => limit.and(NonZeroU16::new(2)),
+            _ => limit,
+        }
+    }
+
+    /// Returns the outcome that the fault makes of a rejection.
+    async fn rejected(&self, request: &AcquireRequest, ttl: Duration) -> Acquired {
+        let holder = self.memory.inspect(&request.key).await.unwrap();
+        let permits = holder.filter(|holder| holder.mode == Mode::Permit);
+        let permits = permits.map(|holder| holder.leases);
+        match (request.mode, permits) {
+            (Mode::Exclusive, Some(_)) if self.has(PermitsNoObstacle) => Acquired::granted(1),
+            (Mode::Exclusive, Some(_)) if self.has(FirstExpiry) => Acquired::busy(ttl / 100),
+            (Mode::Permit, Some(held)) if self.has(PermitsOvertake) => match request.limit {
+                Some(limit) if held < limit.get().into() => Acquired::granted(1),
+                _ => Acquired::busy(ttl),
+            },
+            _ => Acquired::busy(ttl),
+        }
+    }
+
+    async fn share(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        let request = AcquireRequest::new(lease.key.clone(), lease.lease, lease.ttl);
+        let request = request.with_mode(Mode::Shared);
+        Ok(match Backend::try_acquire(&self.memory, &request).await? {
+            Acquired::Granted { counter, .. } => Downgraded::shared(counter),
+            _ => Downgraded::shared(1),
+        })
+    }
+
     /// Sets the TTL of a lease that was kept.
     async fn cut(&self, keep: &KeepRequest) {
         if self.has(KeepCuts) {
@@ -78,9 +142,16 @@ impl Backend for Faulty {
         if self.has(Timer) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        match Backend::try_acquire(&self.memory, request).await? {
+        let limited = request.clone().with_limit(self.limit(request.limit));
+        match Backend::try_acquire(&self.memory, &limited).await? {
             // A transferred lease is short until it is confirmed.
             Acquired::Busy { ttl, .. } if self.has(TransferOpen) && ttl.as_secs() < 2 => {
+                Ok(Acquired::granted(1))
+            }
+            Acquired::Busy { ttl, .. } => Ok(self.rejected(request, ttl).await),
+            Acquired::Granted { .. }
+                if self.has(PermitsOfOneCounter) && request.mode == Mode::Permit =>
+            {
                 Ok(Acquired::granted(1))
             }
             acquired => Ok(acquired),
@@ -89,14 +160,21 @@ impl Backend for Faulty {
 
     async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
         let ContendRequest {
-            key, lease, ttl, ..
+            key,
+            lease,
+            ttl,
+            mode,
+            limit,
+            ..
         } = request;
         if self.has(Overtaking) && self.memory.inspect(key).await?.is_none() {
             let request = AcquireRequest::new(key.clone(), *lease, *ttl);
             return Ok(Backend::try_acquire(&self.memory, &request).await?.into());
         }
         let listens = request.listens || self.has(PollersLast);
-        let request = ContendRequest::new(key.clone(), *lease, *ttl, listens);
+        let request = ContendRequest::new(key.clone(), *lease, *ttl, listens)
+            .with_mode(*mode)
+            .with_limit(*limit);
         match self.memory.contend(&request).await? {
             Contended::Waiting {
                 ttl,
@@ -118,7 +196,11 @@ impl Backend for Faulty {
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        self.memory.renew(renewals).await
+        let mut outcomes = self.memory.renew(renewals).await;
+        if self.has(PermitsRevived) {
+            outcomes.fill_with(|| Ok(Renewed::Renewed));
+        }
+        outcomes
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
@@ -135,6 +217,27 @@ impl Backend for Faulty {
 
     async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
         self.memory.extend(request).await
+    }
+
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        let mut lease = lease.clone();
+        match self.fault {
+            DowngradeIgnored => return Ok(Downgraded::shared(1)),
+            DowngradeInSteps => {
+                let release = Release::new(lease.key.clone(), lease.lease);
+                Backend::release(&self.memory, &[release]).await;
+                return self.share(&lease).await;
+            }
+            DowngradeKeepsTtl => lease.ttl = Duration::ZERO,
+            _ => {}
+        }
+        match self.memory.downgrade(&lease).await? {
+            Downgraded::Shared { .. } if self.has(DowngradesOfOneCounter) => {
+                Ok(Downgraded::shared(1))
+            }
+            Downgraded::NotHeld if self.has(DowngradeCreates) => self.share(&lease).await,
+            outcome => Ok(outcome),
+        }
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
@@ -161,7 +264,17 @@ impl Backend for Faulty {
         key: &LockKey,
         holder: &str,
     ) -> Result<ForceReleased, BackendError> {
-        self.memory.force_release_held_by(key, holder).await
+        match self.memory.force_release_held_by(key, holder).await? {
+            ForceReleased::Released if self.has(ForceEndsAll) => {
+                self.memory.force_release(key).await?;
+                Ok(ForceReleased::Released)
+            }
+            outcome => Ok(outcome),
+        }
+    }
+
+    fn modes(&self) -> Modes {
+        self.memory.modes()
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {

@@ -6,4 +6,5 @@ mod majority;
 mod minority;
 mod runtimes;
 mod settings;
+mod shared;
 mod world;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, Fence, ForceReleased, Hints, Holder, KeepRequest,
-    LeaseId, Node, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, Downgraded, Fence, ForceReleased, Hints, Holder,
+    KeepRequest, LeaseId, Modes, Node, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal,
+    Renewed,
 };
 use tower_lock::{Backend, LockKey, LockManager, Quorum};
 use uuid::Uuid;
@@ -77,8 +78,16 @@ impl Backend for Site {
         self.wire().release_or_keep(request).await
     }
 
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        self.wire().downgrade(lease).await
+    }
+
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         self.wire().watch(key, manager)
+    }
+
+    fn modes(&self) -> Modes {
+        Modes::EXCLUSIVE.with_shared()
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
@@ -87,6 +96,14 @@ impl Backend for Site {
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
         self.wire().force_release(key).await
+    }
+
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        self.wire().force_release_held_by(key, holder).await
     }
 }
 

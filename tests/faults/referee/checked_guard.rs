@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tower_lock::{Error, Held, LockGuard};
+use tower_lock::{Error, Held, LockGuard, Mode};
 
 use super::hold::drift;
 use super::{Hold, Referee};
@@ -43,6 +43,12 @@ impl CheckedGuard {
         }
     }
 
+    /// Records the limit under which the permit was granted.
+    pub(crate) fn below(self, limit: u32) -> Self {
+        self.each(|hold| hold.limit = limit);
+        self
+    }
+
     fn each(&self, mut note: impl FnMut(&mut Hold)) {
         let mut log = self.referee.log();
         log.holds[self.holds.clone()].iter_mut().for_each(&mut note);
@@ -61,7 +67,12 @@ impl CheckedGuard {
                 // certain.
                 contradicted |= hold.denied.is_some() || hold.reported.is_some();
                 hold.confirmed = before;
-                too_long |= left > hold.lease.saturating_sub(drift(hold.lease));
+                // The lease of readers lasts as long as the longest of them requires.
+                let longest = match hold.mode {
+                    Mode::Shared => hold.lease + drift(hold.lease),
+                    _ => hold.lease.saturating_sub(drift(hold.lease)),
+                };
+                too_long |= left > longest;
                 let end = before + left;
                 let is_news = end > hold.deadline() + AT_ONCE;
                 if !left.is_zero() && after - before < AT_ONCE && is_news {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tower_lock::Mode;
 
 use super::StallDetector;
 
@@ -13,6 +14,9 @@ pub(crate) struct Hold {
     /// The manager, or any other process.
     pub(crate) process: usize,
     pub(crate) token: i64,
+    pub(crate) mode: Mode,
+    /// The limit under which a permit was granted, or 0 if that is unknown.
+    pub(crate) limit: u32,
     pub(crate) lease: Duration,
     /// `true` if the watchdog renews the lease.
     pub(crate) renewed: bool,
@@ -53,6 +57,8 @@ impl Hold {
             key: key.to_owned(),
             process,
             token,
+            mode: Mode::Exclusive,
+            limit: 0,
             lease,
             renewed,
             asked: now,
@@ -65,6 +71,11 @@ impl Hold {
             confirmed: now,
             deadlines: Vec::new(),
         }
+    }
+
+    /// Returns `true` if both may hold the key at the same time, under tokens without an order.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        self.mode == other.mode && self.mode != Mode::Exclusive
     }
 
     /// Returns the earliest time at which the store may have granted it.

@@ -4,7 +4,7 @@ mod checked_guard;
 mod hold;
 pub(crate) mod silence;
 mod stall_detector;
-mod verdict;
+pub(crate) mod verdict;
 pub(crate) mod wire;
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use tower_lock::{Error, FencingToken, Held, LockGuard};
+use tower_lock::{Error, FencingToken, Held, LockGuard, Mode};
 
 use crate::support::errors::chain;
 
@@ -155,6 +155,7 @@ impl Referee {
             let hold = Hold::begins(key.as_str(), process, token, (lease, renewed));
             let is_one_of_several = held.keys().len() > 1;
             log.holds.push(Hold {
+                mode: held.mode(),
                 asked,
                 is_one_of_several,
                 ..hold
@@ -169,8 +170,19 @@ impl Referee {
 
     /// Records that another process reports a lock.
     pub(crate) fn claimed(&self, key: &str, process: usize, token: i64, lease: Duration) {
+        self.claimed_as(Mode::Exclusive, key, process, token, lease);
+    }
+
+    pub(crate) fn claimed_as(
+        &self,
+        mode: Mode,
+        key: &str,
+        process: usize,
+        token: i64,
+        lease: Duration,
+    ) {
         let hold = Hold::begins(key, process, token, (lease, true));
-        self.log().holds.push(hold);
+        self.log().holds.push(Hold { mode, ..hold });
     }
 
     /// Records that the process was killed or stopped. It held its locks until now.

@@ -1,14 +1,16 @@
 //! The judgment of the log of one run.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use tower_lock::ErrorKind;
+use tower_lock::{ErrorKind, Mode};
 
 use super::hold::drift;
-use super::{Hold, Log, Outage, Referee, Refusal, Violation};
+use super::{Hold, Log, Outage, Referee, Refusal, StallDetector, Violation};
 use crate::rows::Row;
+use crate::run::Run;
 use crate::store::Topology;
 use crate::support::engine::{MS, SECOND};
 
@@ -59,6 +61,7 @@ impl Verdict {
             holds.sort_by_key(|hold| hold.granted);
             verdict.overlaps(row, referee, &log, holds);
             verdict.tokens(row, referee, &log, holds);
+            verdict.permits(row, referee, &log, holds);
         }
         verdict.losses(referee, &log);
         let (mut handed, mut changes) = (Vec::new(), 0);
@@ -78,12 +81,15 @@ impl Verdict {
         verdict
     }
 
-    /// I1. The hold with the lower token is the older one.
+    /// I1. The hold with the lower token is the older one. Shared holds may overlap, and so may permits.
     fn overlaps(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) {
         let mut holds = holds.to_vec();
         holds.sort_by_key(|hold| hold.token);
         for (index, old) in holds.iter().enumerate() {
             for new in &holds[index + 1..] {
+                if old.shares_with(new) {
+                    continue;
+                }
                 let from = old.granted.max(new.granted);
                 let until = old.end().min(new.end());
                 let overlap = until.saturating_duration_since(from);
@@ -112,27 +118,62 @@ impl Verdict {
         }
     }
 
-    /// I4.
+    /// I4. The tokens of shared holds and of permits have no order among each other, so each hold is compared with the ones from the last exclusive
+    /// one on.
     fn tokens(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) {
-        for pair in holds.windows(2) {
-            let (old, new) = (pair[0], pair[1]);
-            // Two servers granted the key as primaries at the same time. The order of their replies is not
-            // evidence.
-            let divided = may_be_forgotten(row, log, old) && old.end() > new.granted;
-            let taken_after = match divided {
-                true => new.asked,
-                false => new.taken_after(),
-            };
-            // Otherwise the second grant may precede the first one.
-            let in_order = taken_after >= old.granted;
-            self.expect(new.token > old.token || !in_order, "I4", || {
-                let times = |hold: &Hold| {
-                    let times = [hold.asked, hold.granted, hold.end()].map(|at| referee.ms(at));
-                    format!("{} of process {} ({times:?} ms)", hold.token, hold.process)
-                };
-                format!("{}: token {} after {}", new.key, times(new), times(old))
+        let mut since = 0;
+        for (index, new) in holds.iter().enumerate() {
+            for old in holds[since..index].iter().filter(|it| !it.shares_with(new)) {
+                self.token(row, referee, log, old, new);
+            }
+            if new.mode == Mode::Exclusive {
+                since = index;
+            }
+        }
+    }
+
+    /// S2. When a permit is granted, fewer are held than its limit. A process may learn of a grant later than another one
+    /// of a later grant, whose limit may be larger.
+    fn permits(&mut self, row: &Row, referee: &Referee, log: &Log, holds: &[&Hold]) {
+        let permits = holds.iter().filter(|hold| hold.mode == Mode::Permit);
+        let permits: Vec<&&Hold> = permits.collect();
+        for (index, new) in permits.iter().enumerate().filter(|(_, it)| it.limit > 0) {
+            let mut held = vec![new];
+            let old = permits[..index].iter();
+            let old = old.filter(|it| it.end() > new.granted + MS);
+            held.extend(old.filter(|it| !may_be_forgotten(row, log, it)));
+            let certain = held[1..].iter().filter(|it| it.granted <= new.asked);
+            let certain = 1 + u32::try_from(certain.count()).unwrap_or(u32::MAX);
+            let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
+            let largest = held.iter().map(|it| it.limit).max().unwrap_or(0);
+            self.expect(count <= largest && certain <= new.limit, "S2", || {
+                let (at, limit) = (referee.ms(new.granted), new.limit);
+                let processes: Vec<usize> = held.iter().map(|it| it.process).collect();
+                format!(
+                    "{}: {processes:?} hold permits below {limit} at {at} ms",
+                    new.key
+                )
             });
         }
+    }
+
+    fn token(&mut self, row: &Row, referee: &Referee, log: &Log, old: &Hold, new: &Hold) {
+        // Two servers granted the key as primaries at the same time. The order of their replies is not
+        // evidence.
+        let divided = may_be_forgotten(row, log, old) && old.end() > new.granted;
+        let taken_after = match divided {
+            true => new.asked,
+            false => new.taken_after(),
+        };
+        // Otherwise the second grant may precede the first one.
+        let in_order = taken_after >= old.granted;
+        self.expect(new.token > old.token || !in_order, "I4", || {
+            let times = |hold: &Hold| {
+                let times = [hold.asked, hold.granted, hold.end()].map(|at| referee.ms(at));
+                format!("{} of process {} ({times:?} ms)", hold.token, hold.process)
+            };
+            format!("{}: token {} after {}", new.key, times(new), times(old))
+        });
     }
 
     /// I3.
@@ -230,7 +271,7 @@ impl Verdict {
         let Refusal { key, kind, .. } = refusal;
         let at = referee.ms(refusal.answered);
         let waited = refusal.answered - refusal.asked;
-        let usual = [ErrorKind::Busy, ErrorKind::Unavailable];
+        let usual = [ErrorKind::Busy, ErrorKind::Full, ErrorKind::Unavailable];
         self.expect(
             usual.contains(kind) || row.errors.contains(kind),
             "errors",
@@ -280,4 +321,144 @@ fn may_be_forgotten(row: &Row, log: &Log, hold: &Hold) -> bool {
     let destroyed = log.outages.iter().any(|outage| before(outage.usable));
     let divided = log.divided_until.is_some_and(before);
     row.loses_data && (destroyed || divided)
+}
+
+/// A hold that is made up: its mode, its token, and the milliseconds of its grant and its release.
+type MadeUp = (Mode, i64, u64, u64);
+
+/// Judges made-up holds of one key. Returns the broken invariants.
+fn broken_by(holds: &[MadeUp]) -> Vec<&'static str> {
+    let holds = holds.iter().map(|hold| (*hold, 0));
+    broken_below(&holds.collect::<Vec<_>>())
+}
+
+/// As [`broken_by`]. The second number is the limit of a permit.
+fn broken_below(holds: &[(MadeUp, u32)]) -> Vec<&'static str> {
+    let referee = Referee {
+        start: (Instant::now(), SystemTime::now()),
+        stall_detector: StallDetector::default(),
+        log: Mutex::default(),
+    };
+    let at = |millis| referee.start.0 + Duration::from_millis(millis);
+    for ((mode, token, granted, released), limit) in holds {
+        let hold = Hold::begins("k", 0, *token, (SECOND, true));
+        let (granted, released) = (at(*granted), at(*released));
+        referee.log().holds.push(Hold {
+            mode: *mode,
+            limit: *limit,
+            asked: granted,
+            granted,
+            confirmed: released,
+            released: Some(released),
+            deadlines: vec![released],
+            ..hold
+        });
+    }
+    let row = Row::new(Topology::Own, "made up", |_| Box::pin(async {}));
+    let verdict = Verdict::of(&row, &referee, &[]);
+    verdict.violations.into_iter().map(|it| it.of).collect()
+}
+
+/// Readers overlap each other and no writer, and their tokens follow those of the writers only.
+pub(crate) fn detects_overlaps_by_mode(run: &mut Run) {
+    use Mode::{Exclusive, Shared};
+    for (what, holds, expected) in [
+        (
+            "readers overlap",
+            vec![
+                (Exclusive, 1, 0, 10),
+                (Shared, 3, 10, 60),
+                (Shared, 2, 20, 40),
+                (Shared, 3, 50, 70),
+                (Exclusive, 4, 70, 80),
+            ],
+            &[][..],
+        ),
+        (
+            "a reader overlaps a writer",
+            vec![
+                (Shared, 1, 0, 30),
+                (Shared, 2, 5, 10),
+                (Exclusive, 3, 20, 40),
+            ],
+            &["I1"],
+        ),
+        (
+            "a writer overlaps a reader",
+            vec![(Exclusive, 1, 0, 30), (Shared, 2, 20, 40)],
+            &["I1"],
+        ),
+        (
+            "writers overlap",
+            vec![(Exclusive, 1, 0, 30), (Exclusive, 2, 20, 40)],
+            &["I1"],
+        ),
+        (
+            "a writer after two readers has the token of the first",
+            vec![
+                (Shared, 2, 0, 10),
+                (Shared, 1, 5, 10),
+                (Exclusive, 2, 20, 30),
+            ],
+            &["I4"],
+        ),
+        (
+            "a reader has the token of the writer before",
+            vec![(Exclusive, 2, 0, 10), (Shared, 2, 20, 30)],
+            &["I4"],
+        ),
+    ] {
+        let broken = broken_by(&holds);
+        run.proof(broken == expected, format!("{what}: {broken:?}"));
+    }
+}
+
+/// Permits overlap each other up to their limits, and no other hold. Their tokens follow those of the exclusive holds
+/// only.
+pub(crate) fn detects_permits_above_limit(run: &mut Run) {
+    use Mode::{Exclusive, Permit, Shared};
+    for (what, holds, expected) in [
+        (
+            "two permits and a larger limit",
+            vec![
+                ((Exclusive, 1, 0, 10), 0),
+                ((Permit, 3, 10, 60), 2),
+                ((Permit, 2, 20, 40), 2),
+                ((Permit, 4, 30, 70), 3),
+                ((Permit, 5, 60, 70), 2),
+            ],
+            &[][..],
+        ),
+        (
+            "three permits below two",
+            vec![
+                ((Permit, 1, 0, 30), 2),
+                ((Permit, 2, 5, 30), 2),
+                ((Permit, 3, 20, 30), 2),
+            ],
+            &["S2"],
+        ),
+        (
+            "a smaller limit beside larger ones",
+            vec![
+                ((Permit, 1, 0, 30), 3),
+                ((Permit, 2, 5, 30), 3),
+                ((Permit, 3, 20, 30), 2),
+            ],
+            &["S2"],
+        ),
+        (
+            "a permit overlaps a reader",
+            vec![((Shared, 1, 0, 30), 0), ((Permit, 2, 20, 40), 2)],
+            &["I1"],
+        ),
+        (
+            "a permit overlaps a writer",
+            vec![((Permit, 1, 0, 30), 2), ((Exclusive, 2, 20, 40), 0)],
+            &["I1"],
+        ),
+    ] {
+        let broken = broken_below(&holds);
+        run.proof(broken == expected, format!("{what}: {broken:?}"));
+    }
 }

@@ -4,7 +4,7 @@ use tokio::time::sleep;
 use tower_lock::ErrorKind;
 
 use super::Row;
-use crate::load::{hot, kept};
+use crate::load::{READ, SHARED, hot, kept};
 use crate::run::{PROCESSES, Run};
 use crate::store::{Store, Topology};
 use crate::support::cluster::Cluster;
@@ -122,7 +122,9 @@ async fn orphaned(run: &mut Run) {
 async fn moved(run: &mut Run) {
     let begun = run.begin(None);
     let mut slots = 0;
-    for key in hot().into_iter().chain((0..PROCESSES).map(kept)) {
+    let shared = [READ, SHARED].map(ToOwned::to_owned);
+    let keys = hot().into_iter().chain((0..PROCESSES).map(kept));
+    for key in keys.chain(shared) {
         let slot = cluster(run).slot(&name(&key));
         let from = cluster(run).node_of_slot(slot);
         let primaries = cluster(run).primaries();
@@ -135,7 +137,7 @@ async fn moved(run: &mut Run) {
         cluster(run).end_migration(slot, from, to).await;
         slots += usize::from(cluster(run).node_of_slot(slot) == to);
     }
-    run.proof(slots == 6, format!("{slots} slots moved"));
+    run.proof(slots == 8, format!("{slots} slots moved"));
     let outage = run.end(&begun, 1);
     run.expect_all_kept(outage).await;
 }

@@ -1,15 +1,18 @@
 //! The table: one row per fault.
 
 mod cluster;
+mod downgrade;
 mod http;
 mod limits;
 mod network;
+mod permits;
 mod process;
 mod queue;
 mod quorum;
 mod refusal;
 mod sentinel;
 mod server;
+mod shared;
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -140,6 +143,9 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(refusal::rows());
     rows.extend(process::rows());
     rows.extend(queue::rows());
+    rows.extend(shared::rows());
+    rows.extend(permits::rows());
+    rows.extend(downgrade::rows());
     rows.extend(http::rows());
     rows.extend(limits::rows());
     rows.extend(sentinel::rows());

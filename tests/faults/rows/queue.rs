@@ -63,7 +63,7 @@ pub(super) fn rows() -> Vec<Row> {
 const OTHER: usize = 100;
 
 /// Starts a process that waits for the prize.
-async fn waiting_child(run: &mut Run) -> (Child, String) {
+pub(super) async fn waiting_child(run: &mut Run) -> (Child, String) {
     let before = run.places().len();
     let url = run.server().url();
     let child = Child::start(&url, LEASE, &[PRIZE.to_owned()], None);

@@ -13,7 +13,12 @@ use crate::support::redis_server::RedisServer;
 
 pub(super) fn rows() -> Vec<Row> {
     // Five servers and the load share the cores, so a node that continues is slow to reply.
-    let row = |name, fault| Row::new(Topology::Quorum, name, fault).lease(5 * SECOND);
+    // The announcement of a writer that waited expires after 1.3 s.
+    let row = |name, fault| {
+        Row::new(Topology::Quorum, name, fault)
+            .lease(5 * SECOND)
+            .clears_within(1_300 * MS + SECOND)
+    };
     vec![
         row("two of five killed", |run| Box::pin(killed(run))),
         row("two of five stopped, and back", |run| {

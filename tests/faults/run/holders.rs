@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
 use super::{PROCESSES, Run};
-use crate::load::kept;
+use crate::load::{READ, kept};
 use crate::referee::{Hold, Outage};
 use crate::support::engine::{Monitor, SECOND};
 
@@ -15,7 +15,7 @@ use crate::support::engine::{Monitor, SECOND};
 pub(super) enum Expectation {
     /// All locks from before the outage are lost within a second of its end.
     AllLost(Outage),
-    /// The lock that each process holds throughout is held during the whole outage.
+    /// The locks that each process holds throughout, one of them shared, are held during the whole outage.
     AllKept(Outage),
 }
 
@@ -50,9 +50,12 @@ impl Run {
                 }
             }
             Expectation::AllKept(outage) => {
-                for key in (0..PROCESSES).map(kept) {
+                let read = || (0..PROCESSES).map(|process| (READ.to_owned(), Some(process)));
+                let keys = (0..PROCESSES).map(|process| (kept(process), None));
+                for (key, process) in keys.chain(read()) {
                     let kept = log.holds.iter().any(|hold| {
                         hold.key == key
+                            && process.is_none_or(|process| hold.process == process)
                             && hold.granted < outage.begin
                             && hold.end() > outage.usable + self.row.lease / 2
                     });

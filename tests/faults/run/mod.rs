@@ -62,7 +62,7 @@ impl Run {
             sentinels: Vec::new(),
             managers: Vec::new(),
             referee: Referee::start(),
-            load: Load::new(),
+            load: Load::new(row.topology != Topology::Quorum),
             monitors: Vec::new(),
             evidence: Vec::new(),
             expectations: Vec::new(),

@@ -130,6 +130,26 @@ async fn frame_shows_percentiles_of_waits_and_holds() {
     drop(next);
 }
 
+/// The waiters for permits of one key have lanes of their own.
+#[tokio::test(start_paused = true)]
+async fn hot_key_counts_waits_of_all_modes() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let guard = locks.acquire("busy").permits(1).await.unwrap();
+    for _ in 0..3 {
+        let permit = locks.acquire("busy").permits(1).wait(MS);
+        assert!(permit.await.is_err());
+    }
+    assert!(locks.acquire("busy").wait(MS).await.is_err());
+    let frame = Stream::open(&app).await.next().await.unwrap();
+    assert_eq!(frame["hot"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&frame["hot"][0]["key"], &frame["hot"][0]["waits"]),
+        (&json!("busy"), &json!(4))
+    );
+    drop(guard);
+}
+
 #[tokio::test(start_paused = true)]
 async fn hot_keys_are_halved_each_minute() {
     let locks = LockManager::in_memory();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tower_lock::dashboard::Dashboard;
 use tower_lock::{LockKey, LockManager, Memory};
 
-use super::support::{ask, get, open, post, send, served};
+use super::support::{Stream, ask, get, open, post, send, served};
 use crate::support::simulated::{Simulated, unreleasing};
 
 async fn inspect(app: &axum::Router, key: &str) -> (StatusCode, Value) {
@@ -108,6 +108,117 @@ async fn holders_are_sorted_as_requested() {
     assert_eq!(keys(&one["rows"]), ["old"]);
     assert_eq!(one["held"], 3, "all are counted");
     drop((first, second, third));
+}
+
+/// Readers share one lane, and each permit has one of its own. The lock and the permits of a key are one row.
+#[tokio::test(start_paused = true)]
+async fn key_of_several_owners_is_one_row() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let first = locks.acquire("p").permits(2).name("tenants").await.unwrap();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let second = locks.acquire("p").permits(2).lease(Duration::from_secs(9));
+    let second = second.await.unwrap();
+    let again = locks.acquire("p").permits(2).owner(first.owner());
+    let again = again.await.unwrap();
+    let readers = [
+        locks.acquire("r").shared().await.unwrap(),
+        locks.acquire("r").shared().await.unwrap(),
+    ];
+    let mut waiters = [
+        locks.acquire("p").permits(2).into_future(),
+        locks.acquire("p").permits(2).into_future(),
+        locks.acquire("p").into_future(),
+        locks.acquire("r").into_future(),
+    ];
+    for waiter in &mut waiters {
+        assert!(poll!(waiter).is_pending());
+    }
+    // The loops enter the queue of the backend.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+
+    let permit = json!({
+        "key": "p", "held_by": "here", "layer": "tenants", "mode": "permit", "owners": 2, "holds": 3,
+        "token": null, "waiters": 3, "since_ms": 5010, "left_ms": 8898,
+    });
+    let shared = json!({
+        "key": "r", "held_by": "here", "layer": null, "mode": "shared", "owners": 2, "holds": 2,
+        "token": readers[0].fencing_token().to_string(), "waiters": 1, "since_ms": 10, "left_ms": 29_688,
+    });
+    for sort in ["waiters", "age", "remaining"] {
+        let (_, list) = ask(&app, get(&format!("/api/v1/holders?sort={sort}"))).await;
+        assert_eq!(list["rows"], json!([permit, shared]), "{sort}");
+        let counts = ["held", "waiting", "lanes"].map(|name| &list[name]);
+        assert_eq!(counts, [&json!(2), &json!(4), &json!(2)]);
+    }
+    let mut rows = Vec::new();
+    let mut after = Some(String::new());
+    while let Some(next) = after {
+        let (_, page) = ask(&app, get(&format!("/api/v1/holders?limit=1&after={next}"))).await;
+        rows.extend(page["rows"].as_array().unwrap().clone());
+        after = page["next"].as_str().map(str::to_owned);
+    }
+    rows.sort_by_key(|row| row["key"].to_string());
+    assert_eq!(rows, [permit.clone(), shared.clone()]);
+    let (_, summary) = ask(&app, get("/api/v1/summary")).await;
+    let names = [
+        "held",
+        "exclusive",
+        "shared",
+        "permits",
+        "waiting",
+        "queued",
+        "lanes",
+    ];
+    let totals = names.map(|name| summary["totals"][name].as_u64().unwrap());
+    assert_eq!(totals, [2, 0, 2, 2, 4, 1, 2]);
+    let frame = Stream::open(&app).await.next().await.unwrap();
+    assert_eq!(frame["top"], json!([permit, shared]));
+    assert_eq!((&frame["shown"], &frame["permits"]), (&json!(2), &json!(2)));
+
+    let (_, found) = inspect(&app, "p").await;
+    assert_eq!(found["here"], permit);
+    assert_eq!(
+        (&found["mode"], &found["holders"]),
+        (&json!("permit"), &json!(2))
+    );
+    let owners = [&first, &second].map(|guard| json!(guard.owner().to_string()));
+    let listed = found["owners"].as_array().unwrap();
+    assert!(listed.iter().map(|it| &it["owner"]).eq(&owners));
+    assert_eq!(listed[0]["token"], first.fencing_token().to_string());
+    let ages = ["layer", "since_ms", "left_ms", "holds"].map(|name| listed[1][name].clone());
+    assert_eq!(ages, [json!(null), json!(10), json!(8898), json!(1)]);
+    let (_, found) = inspect(&app, "r").await;
+    assert_eq!(
+        (&found["mode"], &found["holders"]),
+        (&json!("shared"), &json!(2))
+    );
+    assert_eq!(found["owners"].as_array().unwrap().len(), 2);
+    drop((first, second, again, readers));
+}
+
+/// Thousands of owners can share a key.
+#[tokio::test]
+async fn inspect_lists_oldest_hundred_owners() {
+    let locks = LockManager::in_memory();
+    let app = open(&locks);
+    let mut guards = Vec::new();
+    for _ in 0..150 {
+        guards.push(locks.acquire("r").shared().await.unwrap());
+    }
+    let (_, found) = inspect(&app, "r").await;
+    assert_eq!(found["holders"], 150);
+    let listed = found["owners"].as_array().unwrap();
+    let owners = listed
+        .iter()
+        .map(|it| it["owner"].as_str().unwrap().to_owned());
+    let oldest = guards.iter().map(|it| it.owner().to_string());
+    assert!(owners.eq(oldest.take(100)));
+    let exclusive = locks.acquire("e").await.unwrap();
+    let (_, found) = inspect(&app, "e").await;
+    assert_eq!(found["mode"], "exclusive");
+    assert_eq!(found["owners"], json!([]));
+    drop((guards, exclusive));
 }
 
 /// A waiter whose lock another process holds is listed without a hold.

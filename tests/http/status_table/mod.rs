@@ -32,10 +32,12 @@ const fn row(path: &'static str, status: u16, retry_after: bool, problem: &'stat
 
 const LATE: &str = "/late";
 
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 21] = [
     row("/busy", 409, true, "resource-busy"),
     row("/busy-at-once", 409, true, "resource-busy"),
     row("/busy-423", 423, true, "resource-busy"),
+    row("/permits", 429, true, "permits-exhausted"),
+    row("/permits-409", 409, true, "permits-exhausted"),
     row("/full-key", 429, true, "too-many-waiters"),
     row("/full", 503, true, "lock-overload"),
     row("/down", 503, true, "lock-unavailable"),
@@ -49,6 +51,8 @@ const ROWS: [Row; 17] = [
     row(LATE, 408, false, "about:blank"),
     row("/foreign", 500, false, "lock-key-conflict"),
     row("/deep", 500, false, "lock-reentrancy"),
+    row("/upgrade", 500, false, "lock-upgrade"),
+    row("/unsupported", 500, false, "lock-option-invalid"),
     row("/option", 500, false, "lock-option-invalid"),
 ];
 
@@ -124,9 +128,13 @@ impl Row {
                 let page: http::Uri = page.parse().expect("an absolute URI");
                 assert_eq!(page.scheme_str(), Some("https"));
                 assert_eq!(fragment, name);
-                let section = format!("//! # {name}\n//!\n//! Status {}", self.status);
-                // 423 is an option of 409.
-                let section = section.replace("423", "409");
+                // 423 is an option of 409, and 409 of 429.
+                let default = match name {
+                    "permits-exhausted" => "429",
+                    "resource-busy" => "409",
+                    _ => &self.status.to_string(),
+                };
+                let section = format!("//! # {name}\n//!\n//! Status {default}");
                 let guide = include_str!("../../../src/guide/problems.rs");
                 assert!(guide.contains(&section), "{section}");
             }

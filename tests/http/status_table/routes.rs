@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower_lock::backend::BackendErrorKind;
 use tower_lock::{
-    Error, LockGuard, LockLayer, LockManager, LockScopeLayer, MAX_HOLD_COUNT, Memory,
+    Error, LockGuard, LockLayer, LockManager, LockScopeLayer, MAX_HOLD_COUNT, Memory, Quorum,
 };
 
 use crate::served::path_key;
@@ -81,6 +81,13 @@ impl BusyServer {
             let again = busy.acquire(path_key("/deep")).owner(owner);
             guards.push(again.await.unwrap());
         }
+        for path in ["/permits", "/permits-409"] {
+            let permit = busy.acquire(path_key(path)).permits(1);
+            guards.push(permit.await.unwrap());
+        }
+        let reader = busy.acquire(path_key("/upgrade")).shared().await.unwrap();
+        let reads = reader.owner();
+        guards.push(reader);
         let mut tasks = JoinSet::new();
         for (locks, path) in [(&few_per_key, "/full-key"), (&few, "/other")] {
             let waiter = locks.acquire(path_key(path)).wait_forever();
@@ -89,8 +96,16 @@ impl BusyServer {
         }
 
         let by_path = |locks: &LockManager| LockLayer::by_path(locks.clone());
+        let few_permits = || by_path(&busy).permits(1);
+        // It has no permits.
+        let quorum = [(); 3]
+            .iter()
+            .fold(Quorum::builder(), |it, ()| it.node(Memory::new()));
+        let quorum = LockManager::builder(quorum.build().unwrap())
+            .build()
+            .unwrap();
         let down = |kind| LockLayer::by_path(broken(kind));
-        let reads = |limit| by_path(&busy).read_body_first(limit, 200 * MS);
+        let body_first = |limit| by_path(&busy).read_body_first(limit, 200 * MS);
         let routes = Router::new()
             .route("/busy", no_handler().layer(by_path(&busy).wait(50 * MS)))
             .route(
@@ -100,6 +115,19 @@ impl BusyServer {
             .route(
                 "/busy-423",
                 no_handler().layer(by_path(&busy).no_wait().status(StatusCode::LOCKED)),
+            )
+            .route("/permits", no_handler().layer(few_permits().wait(50 * MS)))
+            .route(
+                "/permits-409",
+                no_handler().layer(few_permits().no_wait().status(StatusCode::CONFLICT)),
+            )
+            .route(
+                "/upgrade",
+                no_handler().layer((Extension(reads), by_path(&busy))),
+            )
+            .route(
+                "/unsupported",
+                no_handler().layer(by_path(&quorum).permits(1)),
             )
             .route("/full-key", no_handler().layer(by_path(&few_per_key)))
             .route("/full", no_handler().layer(by_path(&few)))
@@ -132,9 +160,9 @@ impl BusyServer {
                 "/wrong",
                 no_handler().layer(LockLayer::by_path_param(busy.clone(), "id")),
             )
-            .route("/large", no_handler().layer(reads(1)))
-            .route("/late", no_handler().layer(reads(1 << 20)))
-            .route("/broken", no_handler().layer(reads(1 << 20)))
+            .route("/large", no_handler().layer(body_first(1)))
+            .route("/late", no_handler().layer(body_first(1 << 20)))
+            .route("/broken", no_handler().layer(body_first(1 << 20)))
             .route(
                 "/deep",
                 no_handler().layer((Extension(owner), by_path(&busy))),

@@ -7,8 +7,8 @@ use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Extended, ForceReleased, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal,
-    Renewed,
+    Downgraded, Extended, ForceReleased, KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
@@ -116,6 +116,25 @@ async fn force_release_without_hgetall_is_misconfigured() {
     assert_eq!(release(&backend, holder).await, Released::Released);
     let forced = backend.force_release(&key()).await;
     assert_eq!(forced.unwrap(), ForceReleased::NotHeld);
+}
+
+/// Each reply is cut, also that of the counter, which is the longest.
+#[tokio::test]
+async fn resent_downgrade_is_shared_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    for bytes in (0..18).step_by(3) {
+        let lease = grant(&direct).await;
+        proxy.truncate_answers(bytes);
+        let downgrade = Renewal::new(key(), lease, TTL);
+        let downgraded = backend.downgrade(&downgrade).await.unwrap();
+        assert!(matches!(downgraded, Downgraded::Shared { .. }));
+        assert_eq!(server.cli(&["HLEN", "lock:k"]), "2", "the mode and a lease");
+        assert_eq!(release(&direct, lease).await, Released::Released);
+        assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
+        proxy.heal();
+    }
 }
 
 #[tokio::test]

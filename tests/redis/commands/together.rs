@@ -1,7 +1,7 @@
 //! Concurrent requests share calls, and each has its own reply.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use futures_util::future::join_all;
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Release, Released,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Mode, Release,
+    Released,
 };
 use uuid::Uuid;
 
@@ -17,6 +18,8 @@ use crate::support::engine::{MS, Monitor, SECOND, eventually};
 use crate::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
+
+const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 
 type Outcome = Result<Acquired, BackendError>;
 
@@ -27,15 +30,24 @@ async fn connect(url: String) -> RedisBackend {
 }
 
 /// Acquires each key with its own lease, after a first acquire that is sent alone.
-async fn acquire_all(backend: &RedisBackend, names: &[&str]) -> Vec<Outcome> {
-    let keys = std::iter::once("the first").chain(names.iter().copied());
-    let acquires = keys.map(|name| async move {
-        let lease = LeaseId::new(Uuid::new_v4(), 1);
-        let key = LockKey::new(name);
-        backend
-            .try_acquire(&AcquireRequest::new(key.clone(), lease, TTL))
-            .await
-    });
+async fn acquire_all(backend: &RedisBackend, mode: Mode, names: &[&str]) -> Vec<Outcome> {
+    let requests = names.iter().map(|name| request(mode, name));
+    send_all(backend, mode, requests).await
+}
+
+fn request(mode: Mode, name: &str) -> AcquireRequest {
+    let lease = LeaseId::new(Uuid::new_v4(), 1);
+    AcquireRequest::new(LockKey::new(name), lease, TTL).with_mode(mode)
+}
+
+/// Sends these acquires after a first one, which is sent alone.
+async fn send_all(
+    backend: &RedisBackend,
+    mode: Mode,
+    requests: impl Iterator<Item = AcquireRequest>,
+) -> Vec<Outcome> {
+    let requests = std::iter::once(request(mode, "the first")).chain(requests);
+    let acquires = requests.map(|it| async move { backend.try_acquire(&it).await });
     join_all(acquires).await.split_off(1)
 }
 
@@ -62,47 +74,50 @@ fn exist(server: &RedisServer, names: &[String]) -> usize {
 /// One worker sends the batches and runs the acquires, so a busy machine makes no smaller batches.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn batched_acquires_return_distinct_tokens() {
-    let server = RedisServer::start();
-    let connected = tokio::spawn({
-        let url = server.url();
-        async { connect(url).await }
-    });
-    let backend = Arc::new(connected.await.unwrap());
-    let calls = server.calls("evalsha");
-    let names = names(450);
-    let outcomes = tokio::spawn({
-        let (backend, names) = (Arc::clone(&backend), names.clone());
-        async move { acquire_all(&backend, &each(&names)).await }
-    });
-    let outcomes = outcomes.await.unwrap();
-    let counters: BTreeSet<_> = outcomes.iter().map(counter).collect();
-    assert_eq!(counters.len(), 450);
-    // The worker may send a batch before all acquires are queued.
-    let calls = server.calls("evalsha") - calls;
-    assert!(calls <= 450 / 10, "{calls} calls");
-    assert_eq!(exist(&server, &names), 450);
-    for name in &names {
-        let left: u64 = server
-            .cli(&["PTTL", &format!("lock:{name}")])
-            .parse()
-            .unwrap();
-        assert!(left > 20_000, "{name} ends in {left} ms");
+    for mode in MODES {
+        let server = RedisServer::start();
+        let connected = tokio::spawn({
+            let url = server.url();
+            async { connect(url).await }
+        });
+        let backend = Arc::new(connected.await.unwrap());
+        let calls = server.calls("evalsha");
+        let names = names(450);
+        let outcomes = tokio::spawn({
+            let (backend, names) = (Arc::clone(&backend), names.clone());
+            async move { acquire_all(&backend, mode, &each(&names)).await }
+        });
+        let outcomes = outcomes.await.unwrap();
+        let counters: BTreeSet<_> = outcomes.iter().map(counter).collect();
+        assert_eq!(counters.len(), 450);
+        // The worker may send a batch before all acquires are queued.
+        let calls = server.calls("evalsha") - calls;
+        assert!(calls <= 450 / 10, "{calls} calls, {mode:?}");
+        assert_eq!(exist(&server, &names), 450);
+        for name in &names {
+            let left: u64 = server
+                .cli(&["PTTL", &format!("lock:{name}")])
+                .parse()
+                .unwrap();
+            assert!(left > 20_000, "{name} ends in {left} ms");
+        }
+        // A later acquire has a larger token.
+        let later = acquire_all(&backend, mode, &["later"]).await;
+        assert!(counters.last().unwrap() < &counter(&later[0]));
     }
-    // A later acquire has a larger token.
-    let later = acquire_all(&backend, &["later"]).await;
-    assert!(counters.last().unwrap() < &counter(&later[0]));
 }
 
 #[tokio::test]
 async fn batched_acquires_return_reply_per_key() {
     let server = RedisServer::start();
     let backend = connect(server.url()).await;
-    counter(&acquire_all(&backend, &["taken"]).await[0]);
+    counter(&acquire_all(&backend, Mode::Exclusive, &["taken"]).await[0]);
     server.cli(&["DEL", "lock:the first"]);
     server.cli(&["SET", "lock:text", "precious", "EX", "100"]);
     server.cli(&["HSET", "lock:endless", "field", "precious"]);
     let outcomes = acquire_all(
         &backend,
+        Mode::Exclusive,
         &["a", "taken", "text", "endless", "twice", "twice", "b"],
     )
     .await;
@@ -129,23 +144,81 @@ async fn batched_acquires_return_reply_per_key() {
     assert_eq!(server.cli(&["HGET", "lock:endless", "field"]), "precious");
 }
 
+/// Locks that are held, foreign or full cost the others no call of their own.
+#[tokio::test]
+async fn batched_shared_acquires_return_reply_per_key() {
+    let server = RedisServer::start();
+    let backend = connect(server.url()).await;
+    counter(&acquire_all(&backend, Mode::Exclusive, &["taken"]).await[0]);
+    let shared = |name| request(Mode::Shared, name);
+    let permit = |name| request(Mode::Permit, name).with_limit(NonZeroU16::new(1));
+    let holders = [shared("read"), permit("full"), permit("permits")];
+    let held = send_all(&backend, Mode::Shared, holders.into_iter()).await;
+    let read = counter(&held[0]);
+    held.iter().map(counter).for_each(drop);
+    server.cli(&["DEL", "lock:the first"]);
+    server.cli(&["SET", "lock:text", "precious", "EX", "100"]);
+    server.cli(&["HSET", "lock:endless", "field", "precious"]);
+    server.cli(&["SET", "lock:{lock:b}%queue", "precious"]);
+    let calls = server.calls("evalsha");
+    let requests = [
+        shared("a"),
+        shared("taken"),
+        shared("text"),
+        shared("read"),
+        shared("endless"),
+        permit("full"),
+        shared("permits"),
+        permit("one"),
+        shared("b"),
+    ];
+    let outcomes = send_all(&backend, Mode::Shared, requests.into_iter()).await;
+    let sent = server.calls("evalsha") - calls;
+    let [a, taken, text, joined, endless, full, other, one, b] = &outcomes[..] else {
+        panic!("{outcomes:?}");
+    };
+    let counters: BTreeSet<_> = [a, joined, one, b].into_iter().map(counter).collect();
+    assert_eq!(counters.len(), 4);
+    assert!(*counters.first().unwrap() > read, "{counters:?}");
+    for busy in [taken, full] {
+        match busy {
+            Ok(Acquired::Busy { ttl, .. }) => assert!(*ttl > 20 * SECOND && *ttl <= TTL),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(other, Ok(Acquired::Busy { .. })), "{other:?}");
+    for foreign in [text, endless] {
+        let error = foreign.as_ref().unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Conflict);
+        assert!(!error.may_have_taken_effect());
+    }
+    assert_eq!(server.cli(&["GET", "lock:text"]), "precious");
+    assert_eq!(server.cli(&["HGET", "lock:endless", "field"]), "precious");
+    assert_eq!(server.cli(&["HLEN", "lock:read"]), "3");
+    assert_eq!(server.cli(&["HLEN", "lock:one"]), "3");
+    assert_eq!(sent, 2);
+}
+
 #[tokio::test]
 async fn resent_acquire_is_granted_again() {
     let server = RedisServer::start();
     let backend = connect(server.url()).await;
-    let lease = LeaseId::new(Uuid::new_v4(), 1);
-    let (first, key) = (LockKey::new("the first"), LockKey::new("k"));
-    let stranger = LeaseId::new(Uuid::new_v4(), 1);
-    let first = AcquireRequest::new(first, stranger, TTL);
-    let second = AcquireRequest::new(key, lease, TTL);
-    let mut counters = Vec::new();
-    for _ in 0..2 {
-        let first = backend.try_acquire(&first);
-        let (_, outcome) = tokio::join!(first, backend.try_acquire(&second));
-        counters.push(counter(&outcome));
+    for mode in MODES {
+        let name = format!("{mode:?}");
+        let again = request(mode, &name);
+        let mut counters = Vec::new();
+        for _ in 0..2 {
+            let requests = [again.clone(), request(mode, &format!("{}", Uuid::new_v4()))];
+            let outcomes = send_all(&backend, mode, requests.into_iter()).await;
+            counters.push(counter(&outcomes[0]));
+        }
+        assert!(counters[0] < counters[1]);
+        let fields = usize::from(mode == Mode::Shared) + 1;
+        assert_eq!(
+            server.cli(&["HLEN", &format!("lock:{name}")]),
+            fields.to_string()
+        );
     }
-    assert!(counters[0] < counters[1]);
-    assert_eq!(server.cli(&["HVALS", "lock:k"]), "1");
 }
 
 #[tokio::test]
@@ -154,48 +227,58 @@ async fn full_memory_grants_none_and_leaves_no_keys() {
     let backend = connect(server.url()).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let names = names(10);
-    for outcome in acquire_all(&backend, &each(&names)).await {
-        let error = outcome.unwrap_err();
-        assert_eq!(error.kind(), BackendErrorKind::Unavailable);
-        assert!(!error.may_have_taken_effect());
+    for mode in MODES {
+        for outcome in acquire_all(&backend, mode, &each(&names)).await {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+            assert!(!error.may_have_taken_effect());
+        }
+        assert_eq!(exist(&server, &names), 0);
     }
-    assert_eq!(exist(&server, &names), 0);
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    let outcomes = acquire_all(&backend, &each(&names)).await;
-    outcomes.iter().map(counter).for_each(drop);
+    for mode in MODES {
+        let outcomes = acquire_all(&backend, mode, &each(&names)).await;
+        outcomes.iter().map(counter).for_each(drop);
+        server.cli(&["FLUSHALL"]);
+    }
 }
 
 #[tokio::test]
 async fn flushed_scripts_do_not_fail_acquires() {
     let server = RedisServer::start();
     let backend = connect(server.url()).await;
-    server.cli(&["SCRIPT", "FLUSH"]);
-    let outcomes = acquire_all(&backend, &["a", "b", "c"]).await;
-    outcomes.iter().map(counter).for_each(drop);
+    for (mode, names) in MODES.into_iter().zip([["a", "b", "c"], ["d", "e", "f"]]) {
+        server.cli(&["SCRIPT", "FLUSH"]);
+        let outcomes = acquire_all(&backend, mode, &names).await;
+        outcomes.iter().map(counter).for_each(drop);
+        server.cli(&["DEL", "lock:the first"]);
+    }
 }
 
 #[tokio::test]
 async fn late_batched_grants_are_released() {
-    let server = RedisServer::start();
-    let backend = RedisBackend::builder(server.url());
-    let backend = backend.connect().await.unwrap();
-    counter(&acquire_all(&backend, &["before"]).await[0]);
-    let granted = server.calls("hset");
-    server.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
-    let names = names(150);
-    let outcomes = acquire_all(&backend, &each(&names)).await;
-    let errors = outcomes.into_iter().map(Result::unwrap_err);
-    // The others found no connection, and were not sent.
-    let sent = errors.filter(BackendError::may_have_taken_effect).count();
-    assert!(sent > 0);
-    eventually("they were granted", || {
-        server.calls("hset") >= granted + sent as u64
-    })
-    .await;
-    eventually("they were released", || exist(&server, &names) == 0).await;
-    assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
-    let outcomes = acquire_all(&backend, &each(&names)).await;
-    outcomes.iter().map(counter).for_each(drop);
+    for mode in MODES {
+        let server = RedisServer::start();
+        let backend = RedisBackend::builder(server.url());
+        let backend = backend.connect().await.unwrap();
+        counter(&acquire_all(&backend, mode, &["before"]).await[0]);
+        let granted = server.calls("hset");
+        server.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
+        let names = names(150);
+        let outcomes = acquire_all(&backend, mode, &each(&names)).await;
+        let errors = outcomes.into_iter().map(Result::unwrap_err);
+        // The others found no connection, and were not sent.
+        let sent = errors.filter(BackendError::may_have_taken_effect).count();
+        assert!(sent > 0);
+        eventually("they were granted", || {
+            server.calls("hset") >= granted + sent as u64
+        })
+        .await;
+        eventually("they were released", || exist(&server, &names) == 0).await;
+        assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
+        let outcomes = acquire_all(&backend, mode, &each(&names)).await;
+        outcomes.iter().map(counter).for_each(drop);
+    }
 }
 
 #[test]
@@ -210,10 +293,10 @@ fn runtime_shutdown_does_not_block_other_runtime() {
     let backend = second.block_on(connect(server.url()));
     server.cli(&["CLIENT", "PAUSE", "300", "ALL"]);
     let forsaken = backend.clone();
-    drop(first.spawn(async move { acquire_all(&forsaken, &["a", "b"]).await }));
+    drop(first.spawn(async move { acquire_all(&forsaken, Mode::Exclusive, &["a", "b"]).await }));
     std::thread::sleep(50 * MS);
     first.shutdown_background();
-    let outcomes = second.block_on(acquire_all(&backend, &["c", "d"]));
+    let outcomes = second.block_on(acquire_all(&backend, Mode::Exclusive, &["c", "d"]));
     outcomes.iter().map(counter).for_each(drop);
 }
 

@@ -3,5 +3,7 @@
 mod commands;
 mod forced;
 mod holds;
+mod permits;
+mod shared;
 mod support;
 mod tokens;

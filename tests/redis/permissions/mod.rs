@@ -2,6 +2,7 @@
 
 mod limits;
 mod queues;
+mod shared;
 mod uses;
 
 use std::collections::BTreeSet;
@@ -36,6 +37,9 @@ const WITH_VOTES: &str = "+get +set";
 
 /// The additional rules for a quarantine.
 const WITH_QUARANTINE: &str = "+set +info";
+
+/// The additional rules for shared locks.
+const WITH_SHARED: &str = "+hget +hkeys +hvals";
 
 /// The additional rule for a forced release.
 const WITH_FORCE: &str = "+hgetall";

@@ -8,8 +8,8 @@ use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{ConnectError, LockManager};
 
 use super::{
-    IN_CLUSTER, LOCKER, WITH_FORCE, WITH_QUARANTINE, WITH_REPLICAS, WITH_VOTES, allow, at, rules,
-    with_everything,
+    IN_CLUSTER, LOCKER, WITH_FORCE, WITH_QUARANTINE, WITH_REPLICAS, WITH_SHARED, WITH_VOTES, allow,
+    at, rules, with_everything,
 };
 use crate::support::cluster::Cluster;
 use crate::support::engine::{PATIENCE, eventually};
@@ -37,6 +37,7 @@ fn guide_and_rustdoc_list_same_permissions() {
             WITH_QUARANTINE,
             WITH_VOTES,
             WITH_FORCE,
+            WITH_SHARED,
         ]
         .map(|rules| format!("`{rules}`"));
         for rules in [format!("{LOCKER} ```")].iter().chain(&quoted) {
@@ -54,13 +55,16 @@ async fn documented_user_passes_conformance() {
     let locks = LockManager::builder(quarantined().connect().await.unwrap());
     let locks = locks.build().unwrap();
     drop(locks.acquire("a").wait(PATIENCE).await.unwrap());
-    allow(&server, &format!("{LOCKER} {WITH_FORCE}"));
+    allow(&server, &format!("{LOCKER} {WITH_FORCE} {WITH_SHARED}"));
     let connect = || at(&server.url()).connect();
     conformance::all(&connect().await.unwrap(), &connect().await.unwrap()).await;
-    allow(&server, &format!("{LOCKER} {WITH_VOTES} {WITH_FORCE}"));
+    allow(
+        &server,
+        &format!("{LOCKER} {WITH_VOTES} {WITH_FORCE} {WITH_SHARED}"),
+    );
     keeps_the_contract(|| at(&server.url())).await;
     // Each grant checks for data loss and finds none.
-    let rules = format!("{LOCKER} {WITH_QUARANTINE} {WITH_VOTES} {WITH_FORCE}");
+    let rules = format!("{LOCKER} {WITH_QUARANTINE} {WITH_VOTES} {WITH_FORCE} {WITH_SHARED}");
     allow(&server, &rules);
     keeps_the_contract(quarantined).await;
 }
@@ -83,7 +87,10 @@ async fn quarantine_without_info_permission_is_rejected() {
 async fn documented_user_passes_cluster_conformance() {
     let cluster = Cluster::start();
     for node in 0..6 {
-        allow(cluster.node(node), &format!("{} {WITH_FORCE}", rules()));
+        allow(
+            cluster.node(node),
+            &format!("{} {WITH_FORCE} {WITH_SHARED}", rules()),
+        );
     }
     let url = cluster.url();
     keeps_the_contract(|| at(&url)).await;

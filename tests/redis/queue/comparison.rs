@@ -1,25 +1,25 @@
 //! Random steps of processes, on a server and on the reference.
 
-use std::collections::HashMap;
+mod draw;
+mod reached;
+
+use std::collections::{BTreeMap, HashMap};
 
 use fastrand::Rng;
 use redis::{Connection, Value};
 
 use super::expected::expected;
-use super::model::{
-    ALIVE, Body, Counted, Model, Place, Queue, Reply, STEP, lease, manager_name, manager_of,
-};
+use super::model::{Body, Counted, LISTENS, Model, Queue, Reply, id_of, manager_name, manager_of};
 use super::scripts::{A, B, BODY, CHANNEL, Call, FENCE, Flavor, QUEUE};
 use super::server::FrozenServer;
 use super::stored::assert_stored;
 
-const MANAGERS: u64 = 6;
-const TTL: i64 = 30_000;
-/// Across every deadline, on both sides of it.
-const PAUSES: [i64; 17] = [
-    0, 1, 3, 6, 9, 10, 11, 100, 299, 300, 301, 499, 500, 1500, 1501, 3000, 6001,
-];
+use draw::Modes;
+pub(crate) use reached::{CASES, PERMIT_CASES};
 
+/// With a client outside the queue, a channel has at most seven subscribers. Valkey 9.1.2 miscounts those of a larger
+/// table while it rehashes the table.
+const MANAGERS: u64 = 6;
 pub(crate) struct Comparison {
     flavor: Flavor,
     server: FrozenServer,
@@ -34,10 +34,14 @@ pub(crate) struct Comparison {
     /// The lease under which each manager contends.
     leases: Vec<String>,
     next: u64,
-    last: Option<Call>,
+    pub(crate) last: Option<Call>,
     counter: i64,
     pub(crate) granted: usize,
     pub(crate) transferred: usize,
+    /// The modes of most leases at present.
+    modes: Modes,
+    /// How often a case of shared leases or permits came up.
+    pub(crate) reached: BTreeMap<&'static str, usize>,
 }
 
 /// The server reads its clock for this figure about ten times a second.
@@ -68,7 +72,7 @@ impl Comparison {
                 .exec(&mut admin)
                 .unwrap();
         }
-        let leases = (0..MANAGERS).map(lease);
+        let leases = (0..MANAGERS).map(|it| format!("{}:{it}", manager_name(it)));
         let kinds = i64::from(flavor == Flavor::Both) + 1;
         let model = Model::new(server.now(), counted, kinds);
         Self {
@@ -81,11 +85,13 @@ impl Comparison {
             listeners: HashMap::new(),
             others: Vec::new(),
             leases: leases.collect(),
-            next: 2,
+            next: MANAGERS,
             last: None,
             counter: 0,
             granted: 0,
             transferred: 0,
+            modes: Modes::All,
+            reached: BTreeMap::new(),
         }
     }
 
@@ -136,157 +142,73 @@ impl Comparison {
         self.compare();
     }
 
-    /// Returns the time to a deadline, or just beyond it, or any.
-    fn draw_pause(&mut self) -> i64 {
-        let model = if self.random.u8(..5) == 0 {
-            &self.second
-        } else {
-            &self.model
-        };
-        let queue = &model.queue;
-        let mut deadlines = vec![queue.turn, queue.due, queue.expires];
-        deadlines.extend(queue.places.iter().map(|place| match place {
-            Place::Lease { until, .. } => Some(*until),
-            Place::Others => None,
-        }));
-        // A waiter that polls is passed over until about its next attempt.
-        deadlines.extend(queue.places.iter().map(|place| match place {
-            Place::Lease { until, .. } => Some(*until - ALIVE - STEP),
-            Place::Others => None,
-        }));
-        if let Body::Held { until, .. } = &model.body {
-            deadlines.push(Some(*until).filter(|until| *until < self.model.now + TTL / 2));
-        }
-        let now = self.server.now();
-        let ahead = |at: Option<i64>| at.filter(|at| *at >= now);
-        let deadlines: Vec<_> = deadlines.into_iter().filter_map(ahead).collect();
-        if deadlines.is_empty() || self.random.bool() {
-            let longest = 1 + self.random.usize(..PAUSES.len());
-            return PAUSES[self.random.usize(..longest)];
-        }
-        let at = deadlines[self.random.usize(..deadlines.len())];
-        at - now + self.random.i64(0..2)
-    }
-
-    fn draw(&mut self) -> Call {
-        match self.random.u8(..20) {
-            0 => Call::Second(Box::new(self.draw_for(true))),
-            1 | 2 => self.draw_both(),
-            _ => self.draw_for(false),
-        }
-    }
-
-    fn draw_both(&mut self) -> Call {
-        let leases = [&self.model, &self.second].map(|lock| match &lock.body {
-            Body::Held { holder, .. } if self.random.u8(..4) > 0 => holder.clone(),
-            _ => self.random.choice(&self.leases).unwrap().clone(),
-        });
-        let ttl = TTL + self.random.i64(0..2);
-        match self.random.u8(..8) {
-            0..3 => Call::AcquireBoth { leases, ttl },
-            3 => Call::RenewBoth { leases, ttl },
-            4..7 => Call::ReleaseBoth(leases),
-            _ => Call::LeaveBoth(leases),
-        }
-    }
-
-    fn draw_for(&mut self, second: bool) -> Call {
-        let index = self.random.usize(..self.leases.len());
-        let lease = self.leases[index].clone();
-        let model = if second { &self.second } else { &self.model };
-        let holder = match &model.body {
-            Body::Held { holder, .. } => holder.clone(),
-            _ => lease.clone(),
-        };
-        // A waiter that says it listens may have lost its connection.
-        let listens = |comparison: &mut Self, lease: &str| {
-            let is_connected = comparison.listeners.contains_key(manager_of(lease));
-            is_connected != (comparison.random.u8(..12) == 0)
-        };
-        match self.random.u8(..21) {
-            0 => Call::Acquire { lease, ttl: TTL },
-            1..10 => {
-                let listens = listens(self, &lease);
-                let ttl = TTL;
-                Call::Contend {
-                    lease,
-                    ttl,
-                    listens,
-                }
-            }
-            10..14 => Call::Release(holder),
-            14 => Call::Leave(lease),
-            15 => {
-                // Left, and contends again.
-                let again = format!("{}:{}", manager_of(&lease), self.next);
-                self.next += 1;
-                self.leases[index] = again;
-                Call::Leave(lease)
-            }
-            16 => Call::Force(holder),
-            17 => Call::Inspect,
-            18 => {
-                let (lease, ttl) = (holder, TTL + self.random.i64(0..2));
-                Call::Renew { lease, ttl }
-            }
-            _ => {
-                let own = self.random.i64(-1..2);
-                let next = self.random.bool().then(|| {
-                    let listens = listens(self, &lease);
-                    (lease, listens)
-                });
-                let lease = holder;
-                let ttl = TTL;
-                let releases = self.random.u8(..3) > 0;
-                Call::Pass {
-                    lease,
-                    ttl,
-                    own,
-                    next,
-                    releases,
-                }
-            }
-        }
-    }
-
     fn call(&mut self, call: &Call) {
-        let before = self.model.body.clone();
         let now = self.server.now();
         let mut locks = [&mut self.model, &mut self.second];
         locks.iter_mut().for_each(|lock| lock.begin(now));
-        let expected = expected(locks, call);
+        let before = self.model.clone();
+        let locks = [&mut self.model, &mut self.second];
+        let mut expected = expected(locks, call);
         let (reply, counter) = call.run_as(self.flavor, &mut self.admin, self.model.counted);
+        if let (Reply::Shared(.., expected), Reply::Shared(.., name)) = (&mut expected, &reply) {
+            self.choose_latest(call, expected, name);
+        }
         assert_eq!(reply, expected, "{call:?} after {before:?}");
+        self.note(call, &before, &reply);
+        self.note_permits(call, &before, &reply);
+        let last = self.counter;
         // The transfers of this call, which have counters as well.
-        self.receive();
-        if let Reply::Waiting(_, _, poll_after, _) = reply {
+        let transfers = self.receive();
+        let listens = match reply {
+            Reply::Waiting(_, _, poll_after, _) => Some(poll_after == 0),
+            Reply::Passed(_, _, entered) => Some(entered == LISTENS),
+            _ => None,
+        };
+        if let Some(listens) = listens {
             // Messages cannot be grants for a waiter that polls, or where they may not arrive.
-            let numbered = poll_after == 0 && self.is_numbered();
+            let numbered = listens && self.is_numbered();
             assert_eq!(counter > 0, numbered, "{call:?}");
             if numbered {
                 assert!(counter >= self.counter, "{counter} after {}", self.counter);
                 self.counter = counter;
             }
         } else if counter > 0 {
-            assert!(counter > self.counter, "{counter} after {}", self.counter);
+            // A grant that admits shared waiters comes before their transfers.
+            assert!(counter > last, "{counter} after {last}");
+            assert!(!transfers.contains(&counter), "{counter} twice");
             // A kept lease has eight, and each grant of a call its own.
             let more = match &reply {
                 Reply::Kept => 7,
                 Reply::Each(replies) => {
-                    let granted = replies.iter().filter(|it| ***it == Reply::Granted(0));
+                    let granted = replies
+                        .iter()
+                        .filter(|it| matches!(***it, Reply::Granted(_) | Reply::Again(_)));
                     i64::try_from(granted.count()).unwrap() - 1
                 }
                 _ => 0,
             };
-            self.counter = counter + more;
+            self.counter = self.counter.max(counter + more);
         }
         self.granted += usize::from(matches!(reply, Reply::Granted(_) | Reply::Again(_)));
         self.transferred += self.model.woken.len();
     }
 
-    /// Every subscriber receives its messages. A transfer has a fresh counter, if its message can be a grant.
-    fn receive(&mut self) {
+    /// The script `inspect` returns any of several leases with the latest deadline.
+    fn choose_latest(&self, call: &Call, expected: &mut String, name: &str) {
+        let second = matches!(call, Call::Second(_));
+        let model = if second { &self.second } else { &self.model };
+        if let Some(leases) = model.body.leases()
+            && leases.get(name) == leases.get(expected)
+        {
+            name.clone_into(expected);
+        }
+    }
+
+    /// Every subscriber receives its messages. A transfer has a fresh counter, if its message can be a grant. Returns
+    /// these counters in the order of the transfers.
+    fn receive(&mut self) -> Vec<i64> {
         let numbered = self.is_numbered();
+        let mut counters = HashMap::new();
         let mut subscribers: Vec<_> = self.others.iter_mut().map(|it| (None, it)).collect();
         let listeners = self.listeners.iter_mut();
         subscribers.extend(listeners.map(|(manager, it)| (Some(manager.clone()), it)));
@@ -298,16 +220,15 @@ impl Comparison {
             let mut expected = vec![("".to_owned(), "0".to_owned()); kinds * self.model.published];
             let own = |it: &&String| Some(manager_of(it)) == manager.as_deref();
             let woken = self.model.woken.iter().filter(own);
-            expected.extend(woken.map(|lease| (format!("%{}", manager_of(lease)), lease.clone())));
+            let id = |name: &String| (format!("%{}", manager_of(name)), id_of(name).to_owned());
+            expected.extend(woken.map(id));
             let received = expected.iter().map(|_| {
                 let message = connection.recv_response().unwrap();
                 let (_, channel, text): (String, String, String) =
                     redis::from_redis_value(message).unwrap();
                 let text = match text.split_once(' ') {
                     Some((lease, counter)) => {
-                        let counter: i64 = counter.parse().unwrap();
-                        assert!(counter > self.counter, "{counter} after {}", self.counter);
-                        self.counter = counter;
+                        counters.insert(lease.to_owned(), counter.parse::<i64>().unwrap());
                         assert!(numbered);
                         lease.to_owned()
                     }
@@ -323,6 +244,13 @@ impl Comparison {
             expected.sort();
             assert_eq!(received, expected, "messages to {manager:?}");
         }
+        let woken = self.model.woken.iter().filter(|_| numbered);
+        let counters: Vec<i64> = woken.map(|name| counters[id_of(name)]).collect();
+        for counter in &counters {
+            assert!(*counter > self.counter, "{counter} after {}", self.counter);
+            self.counter = *counter;
+        }
+        counters
     }
 
     /// The server notices the end of a connection soon.
@@ -409,7 +337,7 @@ impl Comparison {
     /// A holder outside the queue unlocks without it.
     fn unlock_outside(&mut self) {
         self.model.begin(self.server.now());
-        if matches!(self.model.body, Body::Held { .. }) {
+        if self.model.body.until().is_some() {
             self.model.body = Body::Free;
             self.model.published = 1;
             self.command(&["DEL", BODY]);

@@ -7,8 +7,12 @@ use super::scripts::Call;
 pub(crate) fn expected(locks: [&mut Model; 2], call: &Call) -> Reply {
     let [first, second] = match call {
         Call::AcquireBoth { leases, ttl } => Model::acquire_both(locks, leases, *ttl),
+        Call::ShareBoth { leases, ttl } => Model::share_both(locks, leases, *ttl),
         Call::RenewBoth { leases, ttl } => {
             Model::both(locks, leases, |it, lease| it.renew(lease, *ttl))
+        }
+        Call::RenewSharedBoth { leases, ttl } => {
+            Model::both(locks, leases, |it, name| it.renew_shared(name, *ttl, false))
         }
         Call::ReleaseBoth(leases) => Model::both(locks, leases, Model::release),
         Call::LeaveBoth(leases) => Model::both(locks, leases, Model::leave),
@@ -28,7 +32,7 @@ fn of_one(model: &mut Model, call: &Call) -> Reply {
         } => model.contend(lease, *ttl, *listens),
         Call::Release(lease) => model.release(lease),
         Call::Leave(lease) => model.leave(lease),
-        Call::Force(lease) => model.force_release(lease),
+        Call::Force { holder, spares } => model.force_release(holder, *spares),
         Call::Pass {
             lease,
             ttl,
@@ -40,6 +44,9 @@ fn of_one(model: &mut Model, call: &Call) -> Reply {
             let next = next.map(|(lease, listens)| (lease.as_str(), *listens));
             model.pass(lease, *ttl, *own, next, *releases)
         }
+        Call::Share { lease, ttl } => model.share(lease, *ttl),
+        Call::RenewShared { lease, ttl, alone } => model.renew_shared(lease, *ttl, *alone),
+        Call::Downgrade { lease, ttl, alone } => model.downgrade(lease, *ttl, *alone),
         Call::Inspect => model.inspect(),
         Call::Renew { lease, ttl } => model.renew(lease, *ttl),
         other => unreachable!("{other:?} is for two locks"),

@@ -1,5 +1,6 @@
 //! Transfers that their messages grant: the engine on a server.
 
+use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -82,6 +83,38 @@ async fn transfer_grants_without_confirmation() {
         "two releases and a renewal: {lines:#?}"
     );
     nothing_is_left(&server, &[&holder, &waiter], SECOND, "the end").await;
+}
+
+/// The release of a busy process enters its next waiter into the queue. The subscription of the last wait lingers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn place_of_release_needs_no_attempt() {
+    let server = RedisServer::start();
+    let one = manager(server.url(), LEASE).await;
+    let other = manager(server.url(), LEASE).await;
+    let guard = other.acquire("a").await.unwrap();
+    let (waiting, _) = waits(&server, &one, false).await;
+    guard.release().await.unwrap();
+    let guard = granted(waiting).await;
+    let (waiting, _) = waits(&server, &other, false).await;
+    let mut next = Box::pin(one.acquire("a").wait(PATIENCE).into_future());
+    assert!(futures_util::poll!(&mut next).is_pending());
+
+    let monitor = Monitor::start(&server);
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    let there = granted(waiting).await;
+    assert!(there.fencing_token() > token);
+    let token = there.fencing_token();
+    there.release().await.unwrap();
+    let guard = next.await.unwrap();
+    assert!(guard.is_held() && guard.fencing_token() > token);
+    let lines = monitor.lines_until_now(&server).await;
+    // Only the commands that enter or refresh a place have this argument.
+    let enters = |line: &&String| line.contains("\"EVALSHA\"") && line.contains("\"!\"");
+    let places = lines.iter().filter(enters).count();
+    assert!(places <= 1, "{lines:#?}");
+    guard.release().await.unwrap();
+    nothing_is_left(&server, &[&one, &other], SECOND, "the end").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,11 +6,13 @@ mod drops;
 mod expected;
 mod grants;
 mod model;
+mod permits;
 mod pollers;
 mod random;
 mod rules;
 mod scripts;
 mod server;
+mod shared;
 mod single;
 mod stored;
 

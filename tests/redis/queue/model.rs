@@ -1,11 +1,17 @@
 //! What the scripts must do: the reference, in which a queue is a list.
 
 mod pairs;
+mod permits;
 mod places;
 mod scripts;
+mod shared;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use permits::Permits;
+
+/// What a release replies for the next lease that listens in the queue.
+pub(crate) const LISTENS: i64 = 2;
 pub(crate) const CONFIRM: i64 = 1500;
 pub(crate) const POLLED: i64 = 300;
 pub(crate) const ALIVE: i64 = 3000;
@@ -46,8 +52,44 @@ pub(crate) struct Queue {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     Free,
-    Held { holder: String, until: i64 },
+    Held {
+        holder: String,
+        until: i64,
+    },
+    /// The names of the shared leases, and their deadlines. The body lasts until the latest one.
+    Shared(BTreeMap<String, i64>),
+    Permits(Permits),
     Foreign,
+}
+
+impl Body {
+    /// Returns when it expires.
+    pub(crate) fn until(&self) -> Option<i64> {
+        match self {
+            Self::Held { until, .. } => Some(*until),
+            Self::Shared(leases) => leases.values().max().copied(),
+            Self::Permits(permits) => Some(permits.until),
+            Self::Free | Self::Foreign => None,
+        }
+    }
+
+    /// Returns how several leases hold it.
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        match self {
+            Self::Shared(_) => Some(Mode::Shared),
+            Self::Permits(_) => Some(Mode::Permits),
+            Self::Held { .. } | Self::Free | Self::Foreign => None,
+        }
+    }
+
+    /// Returns the names of the leases that hold it together, and their deadlines.
+    pub(crate) fn leases(&self) -> Option<&BTreeMap<String, i64>> {
+        match self {
+            Self::Shared(leases) => Some(leases),
+            Self::Permits(permits) => Some(&permits.leases),
+            Self::Held { .. } | Self::Free | Self::Foreign => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,14 +102,18 @@ pub(crate) enum Reply {
     /// of the free body, as the reply to a release.
     Waiting(i64, i64, i64, i64),
     Held(i64, i64),
+    /// As `Held` of a lock that several leases can hold, with their number, and the name of one with the latest deadline.
+    Shared(i64, i64, i64, String),
     /// The process polls outside the queue.
     Outside(i64),
     /// The reply to a release, a leave or a forced release.
     Number(i64),
+    /// The last number is [`LISTENS`] for a next lease that listens in the queue, and 1 for one that polls there.
     Passed(i64, i64, i64),
     Kept,
     /// Kept without a counter.
     KeptBare,
+    Downgraded,
     Error,
     /// The replies to a call with two keys.
     Each([Box<Reply>; 2]),
@@ -96,6 +142,43 @@ pub(crate) struct Model {
     passed_over: i64,
 }
 
+/// How several leases hold a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Shared,
+    Permits,
+}
+
+/// Returns the mode of the lease with this name, or `None` if it is exclusive.
+pub(crate) fn mode_of(name: &str) -> Option<Mode> {
+    match &name[..1] {
+        "s" => Some(Mode::Shared),
+        "p" => Some(Mode::Permits),
+        _ => None,
+    }
+}
+
+/// Returns `true` for the name of a shared lease.
+pub(crate) fn is_shared(name: &str) -> bool {
+    mode_of(name) == Some(Mode::Shared)
+}
+
+/// Returns the limit under which the lease with this name asks for a permit. Each has one of its own.
+pub(crate) fn limit_of(name: &str) -> Option<i64> {
+    let number = || name.split(':').nth(1)?.parse::<i64>().ok();
+    mode_of(name).filter(|it| *it == Mode::Permits)?;
+    Some(1 + number().unwrap() % 4)
+}
+
+/// Returns the id of the lease with this name.
+pub(crate) fn id_of(name: &str) -> &str {
+    name.trim_start_matches(['s', 'p'])
+}
+
+pub(crate) fn manager_of(name: &str) -> &str {
+    id_of(name).split(':').next().unwrap()
+}
+
 pub(crate) fn manager_name(number: u64) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
@@ -103,10 +186,6 @@ pub(crate) fn manager_name(number: u64) -> String {
 /// Returns the first lease of a manager.
 pub(crate) fn lease(number: u64) -> String {
     format!("{}:1", manager_name(number))
-}
-
-pub(crate) fn manager_of(lease: &str) -> &str {
-    lease.split(':').next().unwrap()
 }
 
 impl Model {
@@ -134,7 +213,7 @@ impl Model {
         self.dirty = false;
         self.woken.clear();
         self.published = 0;
-        if matches!(self.body, Body::Held { until, .. } if now > until) {
+        if self.body.until().is_some_and(|at| now > at) {
             self.body = Body::Free;
         }
         if self.queue.expires.is_some_and(|at| now > at) {
@@ -147,15 +226,22 @@ impl Model {
     }
 
     fn left(&self) -> i64 {
-        match self.body {
-            Body::Held { until, .. } => until - self.now,
-            Body::Free => -2,
-            Body::Foreign => -1,
+        match self.body.until() {
+            Some(until) => until - self.now,
+            None if self.body == Body::Free => -2,
+            None => -1,
         }
     }
 
-    fn holds(&self, lease: &str) -> bool {
-        matches!(&self.body, Body::Held { holder, .. } if holder == lease)
+    /// Returns `true` if the lease with this name holds the lock.
+    fn holds(&self, name: &str) -> bool {
+        match &self.body {
+            Body::Held { holder, .. } => holder == name,
+            body => {
+                let until = body.leases().and_then(|leases| leases.get(name));
+                until.is_some_and(|until| *until > self.now)
+            }
+        }
     }
 
     fn is_turn_due(&self) -> bool {

@@ -1,10 +1,14 @@
 //! Random steps against the reference.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use tower_lock::LockKey;
 use tower_lock::backend::redis::{Publish, RedisBackend};
+use tower_lock::backend::{AcquireRequest, Backend as _, LeaseId, Mode, Renewal};
+use uuid::Uuid;
 
-use super::comparison::Comparison;
+use super::comparison::{CASES, Comparison, PERMIT_CASES};
 use super::model::Counted;
 use super::scripts::{Flavor, SCRIPTS, source};
 use crate::support::engine::SECOND;
@@ -30,6 +34,7 @@ fn random_steps_follow_reference() {
     let steps = number("QUEUE_STEPS").unwrap_or(2_000);
     let seed = number("QUEUE_SEED").unwrap_or_else(|| fastrand::u64(..));
     let (mut granted, mut transferred) = (0, 0);
+    let mut reached = BTreeMap::new();
     // The tenths of the steps.
     let (plain, sharded) = if has_sharded_messages() {
         (4, 1)
@@ -51,14 +56,22 @@ fn random_steps_follow_reference() {
             let taken = catch_unwind(AssertUnwindSafe(|| comparison.step()));
             if let Err(panic) = taken {
                 eprintln!("QUEUE_SEED={seed}, {counted:?}, {flavor:?}, step {step}");
+                eprintln!("after {:?}", comparison.last);
                 resume_unwind(panic);
             }
         }
         granted += comparison.granted;
         transferred += comparison.transferred;
+        for (case, count) in comparison.reached {
+            *reached.entry(case).or_insert(0) += count;
+        }
     }
     eprintln!("QUEUE_SEED={seed}: {granted} grants, {transferred} transfers to listeners");
+    eprintln!("shared leases and permits: {reached:?}");
     assert!(steps < 2_000 || granted > 10 && transferred > 10);
+    for case in CASES.into_iter().chain(PERMIT_CASES) {
+        assert!(steps < 50_000 || reached.contains_key(case), "{case}");
+    }
 }
 
 /// Else the reference would be of other scripts.
@@ -75,7 +88,14 @@ async fn backend_loads_scripts_of_reference() {
             Flavor::Sharded => backend.publish(Publish::Sharded),
             Flavor::Both => backend.publish(Publish::Both),
         };
-        let _backend = backend.connect().await.unwrap();
+        let backend = backend.connect().await.unwrap();
+        // The first calls load the scripts of shared leases, also in a quarantine.
+        let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::new_v4(), 1));
+        let request = AcquireRequest::new(key.clone(), lease, SECOND).with_mode(Mode::Shared);
+        drop(backend.try_acquire(&request).await);
+        let renewal = Renewal::new(key, lease, SECOND).with_mode(Mode::Shared);
+        drop(backend.downgrade(&renewal).await);
+        drop(backend.renew(&[renewal]).await);
         for script in SCRIPTS {
             let sha = redis::Script::new(&source(script, flavor));
             let exists = server.cli(&["SCRIPT", "EXISTS", sha.get_hash()]);

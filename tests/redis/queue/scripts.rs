@@ -1,8 +1,10 @@
 //! The scripts of the queue, as the backend composes them.
 
+use std::collections::BTreeSet;
+
 use redis::{Connection, ConnectionLike as _, RedisResult, Value};
 
-use super::model::{CONFIRM, Counted, Reply};
+use super::model::{CONFIRM, Counted, Reply, limit_of};
 
 pub(crate) const BODY: &str = "lock:a";
 pub(crate) const QUEUE: &str = "lock:{lock:a}%queue";
@@ -55,7 +57,7 @@ pub(crate) enum Flavor {
 }
 
 /// All scripts.
-pub(crate) const SCRIPTS: [&str; 9] = [
+pub(crate) const SCRIPTS: [&str; 12] = [
     "acquire",
     "acquire_all",
     "contend",
@@ -63,8 +65,11 @@ pub(crate) const SCRIPTS: [&str; 9] = [
     "release",
     "leave",
     "release_or_keep",
+    "downgrade",
     "force_release",
     "inspect",
+    "share",
+    "share_renew",
 ];
 
 /// Returns the source of a script.
@@ -86,29 +91,51 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
         true => (piece!("unnumbered"), ""),
         false => (numbered, fence),
     };
-    let queue = [numbers, listeners, piece!("queue")].concat();
+    let queue = concat!(piece!("hold_free"), piece!("queue"));
+    let unnumbered = [piece!("unnumbered"), listeners, queue].concat();
+    let queue = [numbers, listeners, queue].concat();
     let pieces: &[&str] = match script {
         "acquire" => &[fence, guard, piece!("acquire")],
         "acquire_all" => &[fence, piece!("acquire_all")],
         "contend" => &[fence, guard, report, &queue, piece!("contend")],
         "renew" => &[piece!("renew")],
+        "share" => &[
+            fence,
+            guard,
+            piece!("hold_free"),
+            piece!("share"),
+            report,
+            piece!("unnumbered"),
+            listeners,
+            piece!("queue"),
+            piece!("share_later"),
+        ],
+        "share_renew" => &[report, &unnumbered, piece!("share_renew")],
         "release" => &[
             report,
+            piece!("ended"),
             piece!("release"),
             fence_of_transfer,
             &queue,
             piece!("release_wanted"),
         ],
-        "leave" => &[fence_of_transfer, report, &queue, piece!("leave")],
-        "release_or_keep" => &[fence, report, &queue, piece!("release_or_keep")],
-        "force_release" => &[fence_of_transfer, report, &queue, piece!("force_release")],
-        "inspect" => &[
+        "leave" => &[
+            fence_of_transfer,
             report,
-            piece!("unnumbered"),
-            listeners,
-            piece!("queue"),
-            piece!("inspect"),
+            &queue,
+            piece!("ended"),
+            piece!("leave"),
         ],
+        "release_or_keep" => &[fence, report, &queue, piece!("release_or_keep")],
+        "downgrade" => &[fence, report, &queue, piece!("downgrade")],
+        "force_release" => &[
+            fence_of_transfer,
+            report,
+            &queue,
+            piece!("ended"),
+            piece!("force_release"),
+        ],
+        "inspect" => &[report, &unnumbered, piece!("inspect")],
         other => panic!("no script {other}"),
     };
     pieces.concat()
@@ -121,6 +148,12 @@ pub(crate) enum Call {
         lease: String,
         ttl: i64,
     },
+    /// Under the name of a shared lease or a permit.
+    Share {
+        lease: String,
+        ttl: i64,
+    },
+    /// Under a lease id, or the name of a shared lease or a permit.
     Contend {
         lease: String,
         ttl: i64,
@@ -128,7 +161,11 @@ pub(crate) enum Call {
     },
     Release(String),
     Leave(String),
-    Force(String),
+    Force {
+        holder: String,
+        /// Other leases that share the lock are spared.
+        spares: bool,
+    },
     Pass {
         lease: String,
         ttl: i64,
@@ -137,16 +174,38 @@ pub(crate) enum Call {
         /// Otherwise the lease is kept, or nothing changes.
         releases: bool,
     },
+    /// Under a lease id, which may be that of a shared lease.
+    Downgrade {
+        lease: String,
+        ttl: i64,
+        /// The queue is at another node.
+        alone: bool,
+    },
     Inspect,
     Renew {
         lease: String,
         ttl: i64,
     },
+    RenewShared {
+        lease: String,
+        ttl: i64,
+        /// The queue is at another node.
+        alone: bool,
+    },
     AcquireBoth {
         leases: [String; 2],
         ttl: i64,
     },
+    /// Under the names of shared leases or permits.
+    ShareBoth {
+        leases: [String; 2],
+        ttl: i64,
+    },
     RenewBoth {
+        leases: [String; 2],
+        ttl: i64,
+    },
+    RenewSharedBoth {
         leases: [String; 2],
         ttl: i64,
     },
@@ -207,6 +266,36 @@ impl Call {
                     .arg(FENCE);
                 eval.arg(quarantine).arg(lease).arg(ttl).arg(period);
             }
+            Self::Share { lease, ttl } => {
+                eval.arg(script("share")).arg(3 + more).arg(body).arg(queue);
+                eval.arg(FENCE).arg(quarantine).arg(always);
+                eval.arg(lease).arg(ttl).arg(channel);
+                eval.arg(limit_of(lease).unwrap_or(0)).arg(period);
+            }
+            Self::ShareBoth { leases, ttl } => {
+                eval.arg(script("share")).arg(5 + more);
+                eval.arg(A.body).arg(B.body).arg(A.queue).arg(B.queue);
+                eval.arg(FENCE).arg(quarantine).arg(always);
+                for (lease, names) in leases.iter().zip([A, B]) {
+                    eval.arg(lease).arg(ttl).arg(names.channel);
+                    eval.arg(limit_of(lease).unwrap_or(0));
+                }
+                eval.arg(period);
+            }
+            Self::RenewShared { lease, ttl, alone } => {
+                let queue = Some(queue).filter(|_| !alone);
+                eval.arg(script("share_renew")).arg(2 - i64::from(*alone));
+                eval.arg(body).arg(queue).arg(always);
+                eval.arg(lease).arg(ttl).arg(channel);
+            }
+            Self::RenewSharedBoth { leases, ttl } => {
+                eval.arg(script("share_renew")).arg(4);
+                eval.arg(A.body).arg(B.body).arg(A.queue).arg(B.queue);
+                eval.arg(always);
+                for (lease, names) in leases.iter().zip([A, B]) {
+                    eval.arg(lease).arg(ttl).arg(names.channel);
+                }
+            }
             Self::Contend {
                 lease,
                 ttl,
@@ -218,14 +307,20 @@ impl Call {
                     .arg(queue);
                 eval.arg(FENCE).arg(quarantine);
                 eval.arg(lease).arg(ttl).arg(channel);
-                eval.arg(kind(*listens)).arg(always).arg(period);
+                eval.arg(kind(*listens)).arg(always);
+                eval.arg(limit_of(lease)).arg(period);
             }
-            Self::Release(lease) | Self::Leave(lease) | Self::Force(lease) => {
-                let name = match self {
-                    Self::Release(_) => "release",
-                    Self::Leave(_) => "leave",
-                    _ => "force_release",
-                };
+            Self::Force { holder, spares } => {
+                eval.arg(script("force_release"))
+                    .arg(2)
+                    .arg(body)
+                    .arg(queue);
+                eval.arg(holder).arg(channel).arg(always);
+                eval.arg(i64::from(*spares));
+            }
+            Self::Release(lease) | Self::Leave(lease) => {
+                let is_release = matches!(self, Self::Release(_));
+                let name = if is_release { "release" } else { "leave" };
                 eval.arg(script(name)).arg(2).arg(body).arg(queue);
                 eval.arg(lease).arg(channel).arg(blind);
             }
@@ -242,6 +337,12 @@ impl Call {
                 eval.arg(8).arg(i64::from(*releases));
                 let (next, listens) = next.clone().unwrap_or_default();
                 eval.arg(next).arg(kind(listens)).arg(always);
+            }
+            Self::Downgrade { lease, ttl, alone } => {
+                let queue = Some(queue).filter(|_| !alone);
+                eval.arg(script("downgrade")).arg(3 - i64::from(*alone));
+                eval.arg(body).arg(FENCE).arg(queue);
+                eval.arg(lease).arg(ttl).arg(channel).arg(always);
             }
             Self::Inspect => {
                 eval.arg(script("inspect")).arg(2).arg(body).arg(queue);
@@ -284,8 +385,12 @@ impl Call {
             Err(_) | Ok(Value::ServerError(_)) => return (Reply::Error, 0),
             Ok(reply) => reply,
         };
+        if let Self::ShareBoth { .. } = self {
+            return self.parse_shares(reply);
+        }
         if let Self::AcquireBoth { .. }
         | Self::RenewBoth { .. }
+        | Self::RenewSharedBoth { .. }
         | Self::ReleaseBoth(_)
         | Self::LeaveBoth(_) = self
         {
@@ -303,8 +408,17 @@ impl Call {
         let numbers: Vec<_> = numbers.collect();
         match (self, &numbers[..]) {
             (Self::Inspect, []) => (Reply::Number(-2), 0),
-            (Self::Inspect, [left, queued, ..]) => (Reply::Held(*left, *queued), 0),
-            (Self::Contend { .. } | Self::Acquire { .. }, [number, idle @ ..]) if *number < -2 => {
+            (Self::Inspect, [left, queued]) => match &fields[2..] {
+                [Value::BulkString(name), _, Value::Int(count)] => {
+                    let name = String::from_utf8(name.clone()).unwrap();
+                    (Reply::Shared(*left, *queued, *count, name), 0)
+                }
+                _ => (Reply::Held(*left, *queued), 0),
+            },
+            (
+                Self::Contend { .. } | Self::Acquire { .. } | Self::Share { .. },
+                [number, idle @ ..],
+            ) if *number < -2 => {
                 let granted = match idle {
                     [0, passed_over] => Reply::Granted(*passed_over),
                     _ if is_list => Reply::Again(idle.first().copied()),
@@ -321,13 +435,46 @@ impl Call {
                 }
             }
             (Self::Contend { .. } | Self::Acquire { .. }, [-1]) => (Reply::Error, 0),
-            (Self::Contend { .. } | Self::Acquire { .. }, [left]) => (Reply::Outside(*left), 0),
-            (Self::Pass { .. }, [others, to, queued]) => (Reply::Passed(*others, *to, *queued), 0),
+            (Self::Contend { .. } | Self::Acquire { .. } | Self::Share { .. }, [left]) => {
+                (Reply::Outside(*left), 0)
+            }
+            (Self::RenewShared { .. }, []) => (Reply::Error, 0),
+            (Self::Pass { .. }, [others, to, entered, rest @ ..]) => {
+                let reply = Reply::Passed(*others, *to, *entered);
+                match rest {
+                    [] => (reply, 0),
+                    [number, CONFIRM] => (reply, *number),
+                    other => panic!("{other:?}"),
+                }
+            }
             (Self::Pass { .. }, [kept]) if *kept < 0 => (Reply::Kept, -kept),
             (Self::Pass { .. }, []) => (Reply::KeptBare, 0),
+            (Self::Downgrade { .. }, [counter]) if *counter > 0 => (Reply::Downgraded, *counter),
             (_, [number]) => (Reply::Number(*number), 0),
             (call, _) => panic!("{call:?}: {fields:?}"),
         }
+    }
+
+    /// The reply for each lock is that of a call for one, or all are granted, with consecutive counters.
+    fn parse_shares(&self, reply: Value) -> (Reply, i64) {
+        let replies = match reply {
+            Value::Int(first) => vec![Value::Int(-2 - first), Value::Int(-3 - first)],
+            Value::Array(replies) => replies,
+            other => panic!("{self:?}: {other:?}"),
+        };
+        let share = Self::Share {
+            lease: String::new(),
+            ttl: 0,
+        };
+        let replies = replies.into_iter().map(|reply| share.parse(Ok(reply)));
+        let (replies, counters): (Vec<_>, Vec<_>) = replies.unzip();
+        let counters: BTreeSet<_> = counters.into_iter().filter(|it| *it > 0).collect();
+        let first = counters.first().copied().unwrap_or(0);
+        let is_grant = |it: &&Reply| matches!(it, Reply::Granted(_) | Reply::Again(_));
+        let grants = replies.iter().filter(is_grant).count();
+        assert!(counters.into_iter().eq((first..).take(grants)), "{self:?}");
+        let replies: Vec<_> = replies.into_iter().map(Box::new).collect();
+        (Reply::Each(replies.try_into().unwrap()), first)
     }
 
     fn parse_both(&self, reply: Value) -> (Reply, i64) {

@@ -90,6 +90,7 @@ impl FrozenServer {
     /// As [`subscribe`](Self::subscribe), by each of these commands.
     pub(crate) fn subscribe_by(&self, commands: &[&str], channels: &[String]) -> Connection {
         let mut connection = self.connect();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
         for command in commands {
             let mut subscribe = redis::cmd(command);
             let subscribe = subscribe.arg(channels).get_packed_command();

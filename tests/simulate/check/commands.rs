@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 
 use crate::environment::{Environment, number};
 use crate::plan::Command;
-use crate::seen::{LONGEST_LEASE, Repeat, Seen};
+use crate::seen::{LONGEST_LEASE, Repeat, Seen, Waiter};
 use crate::store::{Item, Record};
 use crate::time::{SECOND, Time};
 use crate::violation::Invariant;
@@ -39,6 +39,7 @@ impl Environment {
         }
         let Some(lease) = item.lease else { return };
         let record = self.store.lock().unwrap().records.get(&lease).cloned();
+        self.check_mode(command, item, record.as_ref());
         // A message of an earlier transfer may lead to a leave at any time.
         let ends = matches!(command, Command::Release | Command::Pass);
         // Two tasks that receive a failure and an answer at one time may run in either order.
@@ -51,7 +52,7 @@ impl Environment {
             });
         }
         match command {
-            Command::Renew | Command::Extend => {
+            Command::Renew | Command::Extend | Command::Downgrade => {
                 if record.is_some_and(|record| record.release_sent) {
                     self.violate(Invariant::RenewedAfterRelease, || {
                         let (key, lease) = (item.key, number(lease));
@@ -72,10 +73,13 @@ impl Environment {
                     });
                 }
             }
+            Command::Leave if record.as_ref().is_some_and(|it| it.mode == Mode::Permit) => {}
             Command::Leave => self.check_place(seen, manager, item.key, &|it| it == lease, now),
             Command::Acquire | Command::Contend => {
-                self.check_place(seen, manager, item.key, &|it| it != lease, now);
-                self.check_yielded(seen, manager, command, item.key, now);
+                if item.mode != Mode::Permit {
+                    self.check_place(seen, manager, item.key, &|it| it != lease, now);
+                    self.check_yielded(seen, manager, command, item.key, now);
+                }
                 let key = (manager, item.key);
                 let causes = count_since(now - CAUSED, seen.causes.entry(key).or_default());
                 let places = seen.polled.entry(key).or_default();
@@ -85,7 +89,11 @@ impl Environment {
                 let attempts = count_since(now - SECOND, attempts);
                 // A holder in another process may have expired as often.
                 let expired = usize::try_from(SECOND / self.shortest_lease()).unwrap_or(0);
-                if attempts > CALM + expired + 4 * causes + POLLS * places {
+                let permits = seen.waiters.iter().filter(|it| {
+                    it.manager == manager && it.keys.contains(&item.key) && it.permits.is_some()
+                });
+                let calm = CALM * (1 + permits.count());
+                if attempts > calm + expired + 4 * causes + POLLS * places {
                     self.violate(Invariant::Bounds, || {
                         let key = item.key;
                         format!("m{manager} made {attempts} attempts at k{key} in a second")
@@ -130,7 +138,13 @@ impl Environment {
                 Repeat::End => 0,
                 Repeat::Renewal => usize::try_from(30 * SECOND / ttl).unwrap(),
             };
-            if repeats > CALM + renewals + 4 * causes {
+            // Each permit is a lease of its own.
+            let permits = seen
+                .guards
+                .iter()
+                .filter(|it| it.manager == manager && it.mode_of(key) == Some(Mode::Permit));
+            let leases = 1 + permits.count();
+            if repeats > leases * (CALM + renewals) + 4 * causes {
                 self.violate(Invariant::Bounds, || {
                     format!("m{manager} repeated {repeats} times {command:?} of k{key} in a second")
                 });
@@ -152,12 +166,20 @@ impl Environment {
         let broken_at = store.broken_at.get(&key).copied();
         let places = store.queued(key, now).into_iter();
         drop(store);
+        // A process has places for permits beside this one.
+        let places = places.filter(|place| place.mode != Mode::Permit);
         for place in places.filter(|place| place.manager == manager && left(place.lease)) {
             let Some(running) = self.all_running_since(seen, manager) else {
                 return;
             };
             let broken = broken_at.map_or(0, |at| at + LONGEST_LEASE);
             let calm_since = running.max(seen.troubled[manager]).max(broken);
+            // It keeps no place for the first waiter of the other mode.
+            let mut waiters = seen.waiters.iter();
+            let of_other = |it: &Waiter| it.keys.contains(&key) && it.mode(key) != place.mode;
+            if waiters.any(|it| it.manager == manager && of_other(it)) {
+                continue;
+            }
             let waits = seen.waiters.iter().find(|waiter| {
                 let suspended = now - self.awake();
                 waiter.manager == manager

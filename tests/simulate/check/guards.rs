@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 use tower_lock::{ErrorKind, Held};
 
 use super::SLACK;
@@ -50,7 +50,13 @@ impl Environment {
                     format!("g{id} is valid until {is} µs, its lease of k{key} until {may} µs")
                 });
             }
-            let holds = (store.holder(*key, now)).is_some_and(|(holder, _)| holder == *lease);
+            // The reply to a downgrade decides, which may have come before the renewal.
+            if record.gone && !guard.is_downgrading {
+                self.violate(Invariant::Loss, || {
+                    format!("g{id} is held, and a renewal did not find its lease of k{key}")
+                });
+            }
+            let holds = store.holds(*key, *lease, now);
             if !holds && !record.broken {
                 self.violate(Invariant::Validity, || {
                     format!("g{id} is held, and the store does not hold its lease of k{key}")
@@ -93,6 +99,13 @@ impl Environment {
         let store = self.store.lock().unwrap();
         let broken = leases.iter().any(|it| store.records[it].broken);
         drop(store);
+        let at_once = self.now() == waiter.started;
+        if at_once && !broken && waiter.keys.len() == 1 && !held.is_held() {
+            let id = waiter.id;
+            self.violate(Invariant::LostEarly, || {
+                format!("w{id} receives a guard at once, and it is lost")
+            });
+        }
         let calm = running
             && !broken
             && !reentrant
@@ -174,8 +187,8 @@ impl Environment {
         let id = guard.id;
         let Some(lease) = guard.lease else {
             let mut members = seen.guards.iter().filter(|it| it.shares_grant(guard));
-            let running = members
-                .clone()
+            let fellows = seen.guards.iter().filter(|it| it.shares_lease(guard));
+            let running = fellows
                 .map(|member| self.worked_since(seen, member.manager, member.runtime))
                 .all(|since| since.is_some_and(|since| since <= guard.granted));
             let calm = running && seen.troubled[guard.manager] <= guard.granted;
@@ -231,28 +244,42 @@ impl Environment {
         }
     }
 
-    /// I1. Called after each step, so that no overlap goes unseen: what is held changes in steps,
-    /// and ends between them.
+    /// I1, S1, S6. Permits are counted when they are granted. Called after each step, so that no overlap goes unseen: what
+    /// is held changes in steps, and ends between them.
     pub fn check_exclusion(&self, seen: &Seen) {
         let store = self.store.lock().unwrap();
-        let mut holders = BTreeMap::<usize, &Guard>::new();
+        let mut holders = BTreeMap::<usize, Vec<&Guard>>::new();
         for guard in seen.guards.iter().filter(|guard| guard.held.is_held()) {
             for key in &guard.keys {
-                let Some(other) = holders.insert(*key, guard) else {
-                    continue;
-                };
-                let same =
-                    other.owner == guard.owner && other.token_of(*key) == guard.token_of(*key);
-                let mut leases = [other, guard]
-                    .into_iter()
-                    .filter_map(|it| it.lease_of(*key));
-                let broken = leases.any(|lease| store.records[&lease].broken);
-                if !same && !broken {
+                let others = holders.entry(*key).or_default();
+                for other in &*others {
+                    let pair = [*other, guard];
+                    let same =
+                        other.owner == guard.owner && other.token_of(*key) == guard.token_of(*key);
+                    // During a downgrade, the store may have shared leases beside a guard that is still exclusive.
+                    let mode = |it: &Guard| match it.is_downgrading {
+                        true => Some(Mode::Shared),
+                        false => it.mode_of(*key),
+                    };
+                    let modes = pair.map(mode);
+                    let together = modes[0] == modes[1] && modes[0] != Some(Mode::Exclusive);
+                    let leases = pair.map(|it| it.lease_of(*key));
+                    let mut known = leases.iter().flatten();
+                    let broken = known.any(|lease| store.records[lease].broken);
                     let (one, two) = (other.id, guard.id);
-                    self.violate(Invariant::Exclusion, || {
-                        format!("g{one} and g{two} hold k{key} at the same time")
-                    });
+                    if !same && !together && !broken {
+                        self.violate(Invariant::Exclusion, || {
+                            format!("g{one} and g{two} hold k{key} at the same time")
+                        });
+                    }
+                    let one_token = other.token_of(*key) == guard.token_of(*key);
+                    if leases[0] == leases[1] && !one_token && !broken {
+                        self.violate(Invariant::Fencing, || {
+                            format!("g{one} and g{two} share a lease of k{key}, and no token")
+                        });
+                    }
                 }
+                others.push(guard);
             }
         }
     }
@@ -260,13 +287,28 @@ impl Environment {
     /// I5.
     pub(super) fn check_hold_counts(&self, seen: &Seen) {
         for guard in seen.guards.iter().filter(|guard| guard.held.is_held()) {
+            // A guard of several keys that has lost all of them is not known to have ended.
+            let ended = |key| {
+                let all = seen
+                    .guards
+                    .iter()
+                    .filter(|it| it.group_keys().any(|of| of == key));
+                all.filter(|it| it.keys.len() > 1 && !it.held.is_held())
+                    .count()
+            };
             let live = |key| seen.groups[&key].live;
-            let fewest = guard.group_keys().map(live).min().unwrap_or(0);
+            let sure = |key| live(key) - ended(key);
+            let all = guard.group_keys().map(live).min().unwrap_or(0);
+            let fewest = guard.group_keys().map(sure).min().unwrap_or(0);
             let pending = seen.waiters.iter().filter(|waiter| {
                 waiter.owner == Some(guard.owner)
                     && waiter.keys.iter().any(|key| guard.keys.contains(key))
             });
-            let most = fewest + pending.count();
+            let most = all + pending.count();
+            let mut fellows = seen.guards.iter().filter(|it| it.owner == guard.owner);
+            if fellows.any(|it| it.is_downgrading) {
+                continue;
+            }
             let count = guard.held.hold_count() as usize;
             if count < fewest || count > most && guard.keys.len() == 1 {
                 let id = guard.id;
@@ -287,6 +329,10 @@ impl Guard {
     pub fn token_of(&self, key: usize) -> Option<i64> {
         let at = self.keys.iter().position(|of| *of == key)?;
         self.tokens.get(at).copied()
+    }
+
+    fn shares_lease(&self, other: &Self) -> bool {
+        (self.leases.iter()).any(|lease| other.leases.contains(lease))
     }
 
     fn shares_grant(&self, other: &Self) -> bool {

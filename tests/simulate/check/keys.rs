@@ -1,5 +1,7 @@
 //! A free key is granted, and a key that no guard holds becomes free.
 
+use tower_lock::backend::LeaseId;
+
 use crate::environment::{Environment, number};
 use crate::plan::Messages;
 use crate::seen::{Seen, Waiter};
@@ -7,7 +9,7 @@ use crate::time::{MS, Time};
 use crate::violation::Invariant;
 
 /// How long a lost notification may delay a waiter, jitter included.
-const BACKSTOP: Time = 1_100 * MS;
+pub(super) const BACKSTOP: Time = 1_100 * MS;
 
 /// How long a free key may wait for the next waiter, and a lease for its release, if nothing is lost or late,
 /// beyond its round trips. Polls have jitter: with 0 ms, seed 9063 violates the bound.
@@ -24,9 +26,11 @@ impl Environment {
         let unowned_limit = slack + if self.plan.queue { CONFIRM } else { BACKSTOP };
         for key in 0..self.plan.keys {
             self.check_places(seen, key, now, slack);
-            let holder = self.store.lock().unwrap().holder(key, now);
-            let Some((lease, _)) = holder else {
-                seen.unowned.remove(&key);
+            let holders = self.store.lock().unwrap().holders(key, now);
+            seen.unowned.retain(|(of, lease), _| {
+                *of != key || holders.iter().any(|(holder, _)| holder == lease)
+            });
+            if holders.is_empty() {
                 // The store has lost a lease, and its guard does not know. A fixed lease is not renewed. A guard that
                 // lost one of several keys holds the others until it is dropped.
                 let holds = seen.guards.iter().any(|it| {
@@ -48,52 +52,63 @@ impl Environment {
                     self.check_progress(seen, waiter, key, free_since, now, limit);
                 }
                 continue;
-            };
+            }
             seen.free_since.remove(&key);
-            let owned = (seen.guards.iter()).any(|guard| guard.lease_of(key) == Some(lease));
-            let Some(record) = self.store.lock().unwrap().records.get(&lease).cloned() else {
-                continue;
-            };
-            let waiters = &seen.waiters;
-            let unpolled = (waiters.iter().filter(|it| it.manager == record.manager))
-                .any(|waiter| self.may_hold_unpolled(seen, waiter, key, now));
-            if owned || unpolled || seen.killed[record.manager] {
-                seen.unowned.remove(&key);
-                continue;
-            }
-            let (unowned, since) = *seen.unowned.entry(key).or_insert((lease, now));
-            if unowned != lease {
-                seen.unowned.insert(key, (lease, now));
-                continue;
-            }
-            let running_since = |home| self.worked_since(seen, record.manager, home);
-            let running = record.home.and_then(running_since);
-            let dropped_in = record.dropped_in.map_or(running, running_since);
-            let (Some(running), Some(dropped_in)) = (running, dropped_in) else {
-                continue;
-            };
-            let running = running.max(dropped_in);
-            let since = since.max(running).max(seen.troubled[record.manager]);
-            let prompt = self.prompt_since(seen, record.manager, key);
-            let prompt = prompt.map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
-            let latest = since + unowned_limit;
-            if now > prompt.map_or(latest, |prompt| prompt.min(latest)) {
-                let (lease, manager) = (number(lease), record.manager);
-                self.violate(Invariant::CleanUp, || {
-                    format!("lease {lease} of m{manager} holds k{key}, and no guard does")
-                });
+            for (lease, _) in holders {
+                self.check_owned(seen, key, lease, now, unowned_limit);
             }
         }
     }
 
-    /// I10: a process has at most one place in the queue of a key, and only while an acquire waits for it.
+    /// A lease that no guard has is released within `limit`.
+    fn check_owned(&self, seen: &mut Seen, key: usize, lease: LeaseId, now: Time, limit: Time) {
+        let owned = (seen.guards.iter()).any(|guard| guard.lease_of(key) == Some(lease));
+        let Some(record) = self.store.lock().unwrap().records.get(&lease).cloned() else {
+            return;
+        };
+        let waiters = &seen.waiters;
+        let unpolled = (waiters.iter().filter(|it| it.manager == record.manager))
+            .any(|waiter| self.may_hold_unpolled(seen, waiter, key, now));
+        if owned || unpolled || seen.killed[record.manager] {
+            seen.unowned.remove(&(key, lease));
+            return;
+        }
+        let since = *seen.unowned.entry((key, lease)).or_insert(now);
+        let running_since = |home| self.worked_since(seen, record.manager, home);
+        let running = record.home.and_then(running_since);
+        let dropped_in = record.dropped_in.map_or(running, running_since);
+        let (Some(running), Some(dropped_in)) = (running, dropped_in) else {
+            return;
+        };
+        let running = running.max(dropped_in);
+        // A shutdown lets any runtime release it.
+        let all_running = self.all_running_since(seen, record.manager);
+        if seen.closing[record.manager] && all_running.is_none() {
+            return;
+        }
+        let since = since.max(running).max(seen.troubled[record.manager]);
+        let prompt = self.prompt_since(seen, record.manager, key);
+        let prompt = prompt.map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
+        let latest = since + limit;
+        if now > prompt.map_or(latest, |prompt| prompt.min(latest)) {
+            let (lease, manager) = (number(lease), record.manager);
+            self.violate(Invariant::CleanUp, || {
+                format!("lease {lease} of m{manager} holds k{key}, and no guard does")
+            });
+        }
+    }
+
+    /// I10: a process has at most one place for locks in the queue of a key, and one for each permit, and only while an
+    /// acquire waits for it.
     fn check_places(&self, seen: &mut Seen, key: usize, now: Time, slack: Time) {
         let places = self.store.lock().unwrap().queued(key, now);
         for manager in 0..self.plan.managers.len() {
             let own = places.iter().filter(|place| place.manager == manager);
-            let waits = (seen.waiters.iter())
-                .any(|waiter| waiter.manager == manager && waiter.keys.contains(&key));
-            let needed = usize::from(waits);
+            let waiters = (seen.waiters.iter())
+                .filter(|waiter| waiter.manager == manager && waiter.keys.contains(&key));
+            let (permits, locks): (Vec<&Waiter>, Vec<&Waiter>) =
+                waiters.partition(|waiter| waiter.permits.is_some());
+            let needed = permits.len() + usize::from(!locks.is_empty());
             if own.clone().count() <= needed || seen.killed[manager] {
                 seen.misplaced.remove(&(manager, key));
                 continue;
@@ -114,7 +129,13 @@ impl Environment {
     }
 
     /// A waiter that is not polled may have been served, until its deadline.
-    fn may_hold_unpolled(&self, seen: &Seen, waiter: &Waiter, key: usize, now: Time) -> bool {
+    pub(super) fn may_hold_unpolled(
+        &self,
+        seen: &Seen,
+        waiter: &Waiter,
+        key: usize,
+        now: Time,
+    ) -> bool {
         let suspended = now - self.awake();
         let running = self.running_since(seen, waiter.manager, waiter.runtime);
         let polled = waiter.attentive.is_some() && running.is_some();

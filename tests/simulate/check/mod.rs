@@ -3,6 +3,8 @@
 mod commands;
 mod guards;
 mod keys;
+mod permits;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -25,11 +27,14 @@ impl Environment {
         let now = self.now();
         let mut seen = self.seen.lock().unwrap();
         let seen = &mut *seen;
+        self.settle_downgrades(seen);
         self.check_guards(seen, now);
         self.check_exclusion(seen);
         self.check_hold_counts(seen);
         self.check_deadlines(seen, now);
         self.check_keys(seen, now);
+        self.check_shared(seen, now);
+        self.check_permits(seen, now);
         self.check_bounds(seen, managers);
     }
 

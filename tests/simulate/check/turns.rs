@@ -1,6 +1,6 @@
 //! Q2 and Q8: the order of the processes at the store, and the length of their turns.
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 
 use crate::environment::{Environment, number};
 use crate::plan::Command;
@@ -29,13 +29,14 @@ impl Environment {
     ///   the process.
     /// - A key that became free outside of the queue, such as by its expiry, can be acquired by any first attempt. Such
     ///   a turn does not count. Clients outside can do the same, so that the next turn of the queue does not count
-    ///   against them.
+    ///   against them. What shares the key with such a turn belongs to it.
     pub fn check_turn(&self, begun: Begun, now: Time) {
         let Begun {
             key,
             manager,
             transferred,
             how,
+            ..
         } = begun;
         let store = self.store.lock().unwrap();
         let places = store.places(key, now).into_iter();
@@ -48,9 +49,13 @@ impl Environment {
         let mut seen = self.seen.lock().unwrap();
         let passed_over = seen.passed_over.entry(key).or_default();
         passed_over.retain(|waits, _| waiting.contains(waits));
+        // A process has a place for each permit.
+        if begun.mode == Mode::Permit {
+            return;
+        }
         let counts = |waits: &Waits| match how {
             How::Outside => false,
-            How::Contended => *waits != Waits::Outside,
+            How::Contended | How::Beside => *waits != Waits::Outside,
             How::Transferred => true,
         };
         for waits in waiting.into_iter().filter(counts) {
@@ -79,9 +84,11 @@ impl Environment {
     /// A process leaves a lease or a place.
     pub fn leave_turn(&self, manager: usize, item: &Item) {
         let store = self.store.lock().unwrap();
-        let holder = store.holder(item.key, self.now()).map(|(holder, _)| holder);
-        let is_granted = |lease| store.records.get(&lease).is_some_and(|it| it.granted);
-        let is_left = holder == item.lease && !holder.is_some_and(is_granted);
+        let now = self.now();
+        let is_left = item.lease.is_some_and(|lease| {
+            let is_granted = store.records.get(&lease).is_some_and(|it| it.granted);
+            store.holds(item.key, lease, now) && !is_granted
+        });
         drop(store);
         if is_left {
             let mut seen = self.seen.lock().unwrap();
@@ -141,8 +148,11 @@ impl Environment {
             let record = &self.store.lock().unwrap().records[&lease];
             (record.decided, record.waited)
         };
-        if !seen.hand_offs.contains_key(&lease) && before == 0 && waited {
-            // By the message of a transfer.
+        let is_by_message = !seen.hand_offs.contains_key(&lease) && waited;
+        if is_by_message {
+            seen.yielded.remove(&(manager, key));
+        }
+        if is_by_message && before == 0 {
             let waiting = 1 + seen.waiting(manager, key);
             seen.turn_begins(lease, waiting, now);
         }

@@ -1,9 +1,11 @@
 //! What a waiter can expect: its deadline, its turn, and the locks of its owner.
 
+use tower_lock::backend::Mode;
+
 use super::SLACK;
 use crate::environment::{Environment, Managers};
 use crate::seen::{LONGEST_LEASE, Seen, Waiter};
-use crate::time::{MS, RESPONSE_TIMEOUT, Time};
+use crate::time::{MS, RESPONSE_TIMEOUT, SECOND, Time};
 use crate::violation::Invariant;
 
 impl Environment {
@@ -24,12 +26,38 @@ impl Environment {
             }
         }
         self.check_reentry(seen, now);
+        for waiter in &seen.waiters {
+            let since = self.running_since(seen, waiter.manager, waiter.runtime);
+            let is_polled = waiter.attentive == Some(waiter.started)
+                && since.is_some_and(|since| since <= waiter.started);
+            // It was served as well, but lost the lease before it was polled.
+            let is_forced = |at: &Time| {
+                let forced = waiter.keys.iter().filter_map(|key| seen.forced.get(key));
+                forced.max().is_some_and(|forced| forced >= at)
+            };
+            if let Some(at) = seen.overtaken.get(&waiter.id)
+                && is_polled
+                && !is_forced(at)
+                && now > *at + SLACK
+            {
+                let id = waiter.id;
+                self.violate(Invariant::Order, || {
+                    format!("w{id} waits, and a later one shares the key")
+                });
+            }
+        }
         for release in &seen.releases {
             let Some(since) = self.polled_since(seen, release.manager, release.runtime) else {
                 continue;
             };
+            // The background work notices a suspend. Without it, the caller reads the clock each second.
+            let worked = self.worked_since(seen, release.manager, release.runtime);
+            let noticed = match worked {
+                None if seen.resumed > release.started => seen.resumed + SECOND,
+                _ => 0,
+            };
             let due = release.until.max(release.started) + RESPONSE_TIMEOUT + 200 * MS;
-            if now > due.max(since + SLACK) {
+            if now > due.max(since.max(noticed) + SLACK) {
                 let id = release.id;
                 self.violate(Invariant::ReleaseEnds, || {
                     format!("release r{id} goes on after the end of its lease")
@@ -48,7 +76,14 @@ impl Environment {
                 continue;
             };
             let own = seen.guards.iter().find(|guard| {
+                let modes = waiter.keys.iter().map(|key| waiter.mode(*key));
+                let mut modes = modes.zip(waiter.keys.iter().map(|key| guard.mode_of(*key)));
+                // Acquires of a lock and of a permit at the same time do not know of each other.
+                let of_both = modes.any(|(asked, held)| {
+                    held != Some(asked) && [Some(asked), held].contains(&Some(Mode::Permit))
+                });
                 guard.owner == owner
+                    && !(of_both && waiter.started <= guard.granted)
                     && waiter.keys.iter().all(|key| guard.keys.contains(key))
                     && guard.held.is_held()
                     && now > guard.granted.max(since).max(attentive) + SLACK + MS
@@ -62,12 +97,15 @@ impl Environment {
         }
     }
 
-    /// I11: those that came before and could have been served.
-    pub fn check_order(&self, seen: &Seen, granted: &Waiter, now: Time) {
+    /// I11: waiters that came before and could have been served.
+    ///
+    /// Waiters that share a lease are served together, and polled in any order.
+    pub fn check_order(&self, seen: &mut Seen, granted: &Waiter, now: Time) {
         let plain = |waiter: &Waiter| {
             waiter.keys.len() == 1 && waiter.owner.is_none() && waiter.renewed && !waiter.single_try
         };
-        if !plain(granted) {
+        // Each permit of a process waits alone.
+        if !plain(granted) || granted.permits.is_some() {
             return;
         }
         // A waiter that was handed a broken lease queues again.
@@ -78,10 +116,12 @@ impl Environment {
             .filter_map(broken_at)
             .max()
             .unwrap_or(-LONGEST_LEASE - 1);
-        let passed_over = seen.waiters.iter().find(|waiter| {
+        let mut waiters = seen.waiters.iter();
+        let passed_over = waiters.find(|waiter| {
             let running = self.running_since(seen, waiter.manager, waiter.runtime);
             let suspended = now - self.awake();
             plain(waiter)
+                && waiter.permits.is_none()
                 && waiter.manager == granted.manager
                 && waiter.keys == granted.keys
                 && waiter.id < granted.id
@@ -92,13 +132,20 @@ impl Environment {
         });
         if let Some(waiter) = passed_over {
             let (one, two) = (waiter.id, granted.id);
+            let key = granted.keys[0];
+            let mut both = [waiter, granted].into_iter();
+            if both.all(|it| it.mode(key) == Mode::Shared) {
+                seen.overtaken.entry(one).or_insert(now);
+                return;
+            }
             self.violate(Invariant::Order, || {
                 format!("w{two} is served before w{one}, which came first")
             });
         }
     }
 
-    /// I15, when each task that was woken has been polled: an acquire that has started waits.
+    /// I15, when each task that was woken has been polled: an acquire of a lock that has started waits. Those of
+    /// permits are not checked: they may wait after a first attempt, or without one.
     pub fn check_waiters(&self) {
         let seen = self.seen.lock().unwrap();
         for (manager, settings) in self.plan.managers.iter().enumerate() {
@@ -109,6 +156,7 @@ impl Environment {
             for key in 0..self.plan.keys {
                 let waiters = seen.waiters.iter().filter(|it| {
                     it.manager == manager
+                        && it.permits.is_none()
                         && it.keys == [key]
                         && it.owner.is_none()
                         && it.attentive.is_some()
@@ -128,9 +176,19 @@ impl Environment {
     pub(super) fn check_bounds(&self, seen: &Seen, managers: &Managers) {
         for (manager, locks) in managers.iter().enumerate() {
             let settings = &self.plan.managers[manager];
-            // With one key, the bound of a key is that of the manager.
+            // The first attempt of an acquire that is not polled goes on as a waiter, beyond the bound of its key.
+            let waiters = seen.waiters.iter().filter(|it| it.manager == manager);
+            let unpolled = waiters.filter(|it| {
+                let since = self.polled_since(seen, manager, it.runtime);
+                it.attentive != Some(it.started)
+                    || since.is_none_or(|since| since > it.started)
+                    || it.deadline.is_some_and(|at| at <= self.awake())
+            });
+            // With one key, the bound of a key is that of the manager. Permits have one of their own.
             let limit = match self.plan.keys {
-                1 => settings.max_waiters.min(settings.max_waiters_per_key),
+                1 => {
+                    (2 * settings.max_waiters_per_key + unpolled.count()).min(settings.max_waiters)
+                }
                 _ => settings.max_waiters,
             };
             // Most plans have room for all actors.

@@ -88,6 +88,7 @@ impl Draw<'_> {
             Some(Command::Extend),
             Some(Command::Contend),
             Some(Command::Leave),
+            Some(Command::Downgrade),
         ];
         let what = What::Trouble {
             manager: one.then_some(manager),

@@ -30,6 +30,8 @@ impl Environment {
         }
         for begun in begun {
             self.check_turn(begun, self.now());
+            self.check_begun(begun, self.now());
+            self.check_begun_permit(begun, self.now());
         }
     }
 
@@ -100,23 +102,24 @@ impl Environment {
             counter,
         } = transfer;
         let mut store = self.store.lock().unwrap();
-        let watchers = store.senders(key);
         let is_granted = store.records.get(&lease).is_some_and(|it| it.granted);
         if counter.is_some() && !is_granted {
             store.decided(lease, self.now());
         }
-        drop(store);
-        for (_, sender) in watchers.iter().filter(|(of, _)| *of == manager) {
-            self.trace(|| {
-                let lease = number(lease);
-                format!("m{manager} is notified of k{key}: lease {lease}, counter {counter:?}")
-            });
-            self.seen.lock().unwrap().hinted(manager, key, self.now());
-            sender.send(match counter {
+        store.notify(
+            key,
+            manager,
+            match counter {
                 None => Hint::transferred(lease),
                 Some(counter) => Hint::transferred_under(lease, counter),
-            });
-        }
+            },
+        );
+        drop(store);
+        self.trace(|| {
+            let lease = number(lease);
+            format!("m{manager} is notified of k{key}: lease {lease}, counter {counter:?}")
+        });
+        self.seen.lock().unwrap().hinted(manager, key, self.now());
     }
 }
 

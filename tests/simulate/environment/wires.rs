@@ -261,8 +261,12 @@ impl Environment {
             if call.command == Command::Leave {
                 self.leave_turn(call.manager, item);
             }
-            let mut outcome =
-                (self.store.lock().unwrap()).execute(call.command, item, call.sent, now);
+            let mut store = self.store.lock().unwrap();
+            let before = store.holders(item.key, now);
+            let mut outcome = store.execute(call.command, item, call.sent, now);
+            let after = store.holders(item.key, now);
+            drop(store);
+            self.check_renewal(call.command, item, &before, &after);
             if call.resent
                 && outcome == Outcome::NotHeld
                 && let Some(lease) = item.lease
@@ -308,6 +312,9 @@ impl Environment {
     }
 
     pub fn watch(&self, key: usize, manager: usize, sender: HintSender) {
+        if (self.store.lock().unwrap()).watch_again(key, manager, &sender) {
+            return;
+        }
         let mut wires = self.wires.lock().unwrap();
         let mut random = self.random(wires.next ^ 1 << 51);
         let delay = random.u64(self.plan.delay.0..=self.plan.delay.1);

@@ -31,6 +31,7 @@ impl Simulation {
             }
             What::Kill { manager } => {
                 environment.seen.lock().unwrap().kill(manager);
+                environment.store.lock().unwrap().unsubscribe(manager);
                 let runtimes = environment.runtimes.lock().unwrap()[manager].clone();
                 for runtime in runtimes {
                     self.graves.extend(runtime.kill());

@@ -50,6 +50,8 @@ async fn checker_finds_key_left_behind() {
             // No caller waits for it.
             key: 1,
             lease: Some(tower_lock::backend::LeaseId::new(uuid::Uuid::nil(), 1)),
+            mode: tower_lock::backend::Mode::Exclusive,
+            limit: 0,
             ttl: ttl * SECOND,
             listens: false,
             next: None,

@@ -1,5 +1,6 @@
 //! The events of the actors.
 
+use tower_lock::backend::Mode;
 use tower_lock::{ErrorKind, FencingToken, LockGuard, Owner};
 
 use super::{Guard, Releasing, Waiter};
@@ -24,6 +25,10 @@ impl Environment {
         for key in &acquire.keys {
             seen.hinted(manager, *key, now);
         }
+        let together = |key: &&usize| acquire.permits.is_some() || acquire.shared.contains(key);
+        let readers = acquire.keys.iter().filter(together);
+        let readers = readers.filter_map(|key| Some((owner?, *key)));
+        seen.readers.extend(readers);
         let wait = match acquire.wait {
             Wait::Never => Some(RESPONSE_TIMEOUT),
             Wait::For(wait) => Some(MS * i64::try_from(wait).unwrap()),
@@ -34,6 +39,8 @@ impl Environment {
             manager,
             runtime,
             keys: acquire.keys.clone(),
+            shared: acquire.shared.clone(),
+            permits: acquire.permits.map(usize::from),
             owner,
             renewed: acquire.lease.is_none(),
             single_try: acquire.wait == Wait::Never,
@@ -84,7 +91,10 @@ impl Environment {
     /// Records that the runtime of an acquire that ends may release the keys that it held during its wait.
     fn may_release(&self, waiter: &Waiter) {
         let mut store = self.store.lock().unwrap();
-        let holders = waiter.keys.iter().map(|key| store.holder(*key, self.now()));
+        let holders = waiter
+            .keys
+            .iter()
+            .map(|key| store.holders(*key, self.now()));
         let leases: Vec<_> = holders.flatten().map(|(lease, _)| lease).collect();
         for lease in leases {
             if let Some(record) = store.records.get_mut(&lease)
@@ -111,16 +121,17 @@ impl Environment {
                 waiter.id
             )
         });
-        self.check_order(&seen, waiter, now);
+        self.check_order(&mut seen, waiter, now);
         for key in &waiter.keys {
             // It did not end without a guard.
             seen.gone.get_mut(&(waiter.manager, *key)).map(Vec::pop);
         }
         let is_held = held.is_held();
-        let mut leases = Vec::new();
+        let owner = held.owner();
+        let (mut leases, mut modes, mut all_earlier) = (Vec::new(), Vec::new(), Vec::new());
         // An acquire of several keys that still waits for one of them may hold this key already.
         let mut reentrant =
-            (seen.waiters.iter()).any(|it| it.owner == Some(held.owner()) && it.keys.len() > 1);
+            (seen.waiters.iter()).any(|it| it.owner == Some(owner) && it.keys.len() > 1);
         for (key, token) in keys.iter().zip(&tokens) {
             let Some(lease) = self.store.lock().unwrap().lease_of(*key, *token) else {
                 self.violate(Invariant::Fencing, || {
@@ -129,50 +140,72 @@ impl Environment {
                 continue;
             };
             leases.push(lease);
-            if let Some(record) = self.store.lock().unwrap().records.get_mut(&lease) {
-                record.granted = true;
-            }
+            let (mode, broken) = match self.store.lock().unwrap().records.get_mut(&lease) {
+                Some(record) => {
+                    record.granted = true;
+                    (record.mode, record.broken)
+                }
+                None => (waiter.mode(*key), false),
+            };
+            modes.push(mode);
             for release in &mut seen.releases {
                 release.handed_off |= release.leases.contains(&lease);
             }
-            let last = seen.tokens.get(key).copied();
-            if let Some((last, owner)) = last {
-                // A grant that was overtaken outside of A0 can be entered again until it is lost.
-                let known = (seen.guards.iter())
-                    .any(|it| it.owner == held.owner() && it.token_of(*key) == Some(*token));
-                let again = known || *token == last && owner == held.owner();
-                reentrant |= again;
-                // A lease that was broken is handed off before that is known.
-                let broken = self.store.lock().unwrap().records[&lease].broken;
-                let last = seen
-                    .group_tokens
-                    .get(key)
-                    .map_or(last, |group| last.max(*group));
-                if is_held && !again && !broken && *token <= last {
-                    self.violate(Invariant::Fencing, || {
-                        format!("g{id} has token {token} of k{key} after {last}")
-                    });
+            // A grant that was overtaken outside of A0 can be entered again until it is lost.
+            let known = seen.granted.get(&(*key, *token, owner)).copied();
+            let mut guards = (seen.guards.iter())
+                .filter(|it| it.owner == owner && it.token_of(*key) == Some(*token))
+                .peekable();
+            // A guard that lost another key may hold this one.
+            let has_ended = |it: &Guard| it.keys.len() == 1 && !it.held.is_held();
+            let ended = guards.peek().is_some() && guards.all(has_ended);
+            let again = known.is_some() && !ended;
+            let earlier = known.map_or(0, |known| known + u32::from(ended));
+            seen.granted.insert((*key, *token, owner), earlier);
+            all_earlier.push(earlier);
+            reentrant |= again;
+            let last = seen.tokens.entry(*key).or_default().before(mode);
+            let group = seen.group_tokens.entry(*key).or_default().before(mode);
+            let last = last.max(group);
+            // A lease that was broken is handed off before that is known.
+            if is_held && !again && !broken && *token <= last {
+                self.violate(Invariant::Fencing, || {
+                    format!("g{id} has token {token} of k{key} after {last}")
+                });
+            }
+            seen.tokens.entry(*key).or_default().raise(mode, *token);
+            if mode == Mode::Permit {
+                seen.readers.insert((owner, *key));
+                if !again && !broken {
+                    self.check_limit(&seen, waiter, (*key, *token), lease, now);
                 }
             }
-            if last.is_none_or(|(last, _)| *token > last) {
-                seen.tokens.insert(*key, (*token, held.owner()));
+            if mode == Mode::Shared {
+                seen.readers.insert((owner, *key));
+                self.check_join(&mut seen, waiter, (*key, *token), lease, now);
             }
         }
+        self.check_modes(waiter, &held, &modes);
         let is_broken = |lease| self.store.lock().unwrap().records[lease].broken;
         if let Some(largest) = tokens.iter().max()
             && !reentrant
             && !leases.iter().any(is_broken)
         {
-            for key in &keys {
+            for (key, mode) in keys.iter().zip(&modes) {
                 let group = seen.group_tokens.entry(*key).or_default();
-                *group = *largest.max(group);
+                group.raise(*mode, *largest);
             }
         }
         self.check_grant(&seen, waiter, &held, &leases, reentrant);
         for (key, token) in keys.iter().zip(&tokens) {
             let token = self.store.lock().unwrap().token(*key, *token);
             match token {
-                Some(token) if keys.len() == 1 && !reentrant && waiter.owner.is_none() => {
+                Some(token)
+                    if keys.len() == 1
+                        && !reentrant
+                        && waiter.owner.is_none()
+                        && modes[0] == Mode::Exclusive =>
+                {
                     self.check_hand_off(&mut seen, waiter, token, now);
                 }
                 Some((lease, before)) => seen.handed_off(lease, before),
@@ -184,8 +217,10 @@ impl Environment {
             id,
             manager: waiter.manager,
             runtime: waiter.runtime,
-            owner: held.owner(),
+            owner,
             leases,
+            modes,
+            is_downgrading: false,
             lease: ms(acquire.lease),
             max_hold: ms(acquire.max_hold),
             reentrant,
@@ -198,6 +233,7 @@ impl Environment {
             reported: None,
             keys,
             tokens,
+            earlier: all_earlier,
             held,
         };
         seen.join_groups(&guard, now);
@@ -223,7 +259,7 @@ impl Environment {
         for key in &guard.keys {
             seen.hinted(guard.manager, *key, now);
             // No check sees a guard that is granted and released in one step.
-            seen.unowned.remove(key);
+            seen.unowned.retain(|(of, _), _| of != key);
         }
         let watchdog = MS * i64::try_from(self.plan.managers[guard.manager].watchdog).unwrap();
         seen.leave_groups(&guard, watchdog, now);
@@ -246,7 +282,9 @@ impl Environment {
                 keys: guard.keys.clone(),
                 leases: guard.leases.clone(),
                 was_held: guard.held.is_held(),
-                handed_off: (seen.waiters.iter()).any(|it| {
+                handed_off: (seen.guards.iter()).any(|it| {
+                    it.id != guard.id && it.leases.iter().any(|it| guard.leases.contains(it))
+                }) || (seen.waiters.iter()).any(|it| {
                     it.manager == manager && it.keys.iter().any(|key| guard.keys.contains(key))
                 }),
                 valid_until: self.now() + time(guard.held.remaining()),

@@ -1,6 +1,6 @@
 //! The turns of the processes, as their replies and grants show them.
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 
 use super::Seen;
 use crate::environment::Environment;
@@ -67,13 +67,19 @@ impl Environment {
     pub fn replied(&self, manager: usize, command: Command, item: &Item, outcome: Outcome) {
         let Some(lease) = item.lease else { return };
         let (key, now) = (item.key, self.now());
-        let (waited, ended) = {
+        let (waited, mode, ended) = {
             let record = &self.store.lock().unwrap().records[&lease];
-            (record.waited, record.released.unwrap_or(record.decided))
+            let ended = record.released.unwrap_or(record.decided);
+            (record.waited, record.mode, ended)
         };
         // A process that was blocked for longer may have forgotten the command, and the reply then changes nothing.
         let is_awaited = now < ended.saturating_add(AWAITED);
         let mut seen = self.seen.lock().unwrap();
+        seen.renewed(lease, outcome, now);
+        // Each owner waits for permits of its own.
+        if mode == Mode::Permit {
+            return;
+        }
         if let Outcome::Granted { .. } = outcome {
             seen.yielded.remove(&(manager, key));
         }
@@ -93,7 +99,7 @@ impl Environment {
                 it.turn = None;
                 it.last = if counter.is_some() { 0 } else { it.last };
             }
-            Outcome::Transferred | Outcome::LeftToOthers
+            Outcome::Transferred | Outcome::Entered { .. } | Outcome::LeftToOthers
                 if command != Command::Leave && is_awaited =>
             {
                 seen.yielded.insert((manager, key), now);

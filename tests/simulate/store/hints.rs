@@ -1,15 +1,49 @@
 //! The subscriptions of the processes.
 
-use tower_lock::backend::HintSender;
+use tower_lock::backend::{Hint, HintSender};
 
 use super::Store;
 
 impl Store {
     pub fn watch(&mut self, key: usize, manager: usize, sender: HintSender) {
+        if self.lingers {
+            self.lingering.entry((key, manager)).or_default();
+        }
         self.watchers
             .entry(key)
             .or_default()
             .push((manager, sender));
+    }
+
+    /// Watches a key by a subscription that lingers. Returns `false` without one.
+    pub fn watch_again(&mut self, key: usize, manager: usize, sender: &HintSender) -> bool {
+        let Some(unclaimed) = self.lingering.get_mut(&(key, manager)) else {
+            return false;
+        };
+        let transfer = unclaimed.take();
+        for hint in [Hint::Released].into_iter().chain(transfer) {
+            sender.send(hint);
+        }
+        self.watch(key, manager, sender.clone());
+        true
+    }
+
+    /// Sends a transfer to the waiters of a process, or keeps it for the next one.
+    pub fn notify(&mut self, key: usize, manager: usize, transfer: Hint) {
+        let watchers = self.watchers.get(&key).into_iter().flatten();
+        let own = watchers.filter(|(of, sender)| *of == manager && !sender.is_closed());
+        let own: Vec<_> = own.collect();
+        if own.is_empty()
+            && let Some(unclaimed) = self.lingering.get_mut(&(key, manager))
+        {
+            *unclaimed = Some(transfer);
+        }
+        own.iter().for_each(|(_, sender)| sender.send(transfer));
+    }
+
+    /// Ends the subscriptions of a process.
+    pub fn unsubscribe(&mut self, manager: usize) {
+        self.lingering.retain(|(_, of), _| *of != manager);
     }
 
     pub fn watch_recoveries(&mut self, manager: usize, sender: HintSender) {
@@ -28,14 +62,19 @@ impl Store {
     /// Whether a process has a subscription to a key.
     pub fn hears(&self, key: usize, manager: usize) -> bool {
         let watchers = self.watchers.get(&key).into_iter().flatten();
-        (watchers.filter(|(_, sender)| !sender.is_closed())).any(|(of, _)| *of == manager)
+        self.lingering.contains_key(&(key, manager))
+            || (watchers.filter(|(_, sender)| !sender.is_closed())).any(|(of, _)| *of == manager)
     }
 
     /// The processes that watch a key.
     pub(super) fn listening(&mut self, key: usize) -> Vec<usize> {
         self.watching(key);
         let watchers = self.watchers.get(&key).into_iter().flatten();
-        watchers.map(|(manager, _)| *manager).collect()
+        let lingering = self.lingering.keys().filter(|(of, _)| *of == key);
+        let lingering = lingering.map(|(_, manager)| *manager);
+        (watchers.map(|(manager, _)| *manager))
+            .chain(lingering)
+            .collect()
     }
 
     pub fn senders(&mut self, key: usize) -> Vec<(usize, HintSender)> {

@@ -8,8 +8,11 @@ use crate::time::{Time, valid_until};
 impl Store {
     pub(super) fn lengthen(&mut self, item: &Item, lease: LeaseId, sent: Time, now: Time) {
         let expires = self.clock(now) + item.ttl;
-        if let Some(live) = self.live.get_mut(&item.key) {
-            live.expires = live.expires.max(expires);
+        if let Some(body) = self.bodies.get_mut(&item.key) {
+            body.expires = body.expires.max(expires);
+            if let Some(until) = body.leases.get_mut(&lease) {
+                *until = expires.max(*until);
+            }
         }
         self.promise(lease, item.ttl, sent, now);
     }
@@ -23,15 +26,16 @@ impl Store {
 
     pub(super) fn break_lease(&mut self, key: usize, now: Time) {
         self.broken_at.insert(key, now);
-        if let Some(live) = self.live.get(&key)
-            && let Some(record) = self.records.get_mut(&live.lease)
-        {
-            record.broken = true;
+        let leases = self.bodies.get(&key).into_iter();
+        for lease in leases.flat_map(|body| body.leases.keys()) {
+            if let Some(record) = self.records.get_mut(lease) {
+                record.broken = true;
+            }
         }
     }
 
     fn break_all(&mut self, now: Time) {
-        for key in self.live.keys().copied().collect::<Vec<_>>() {
+        for key in self.bodies.keys().copied().collect::<Vec<_>>() {
             self.break_lease(key, now);
         }
     }
@@ -39,7 +43,7 @@ impl Store {
     /// Loses everything but its clock.
     pub fn restart(&mut self, now: Time) {
         self.break_all(now);
-        self.live.clear();
+        self.bodies.clear();
         self.queues.clear();
         // Tokens increase over a restart only if the clock never went back.
         if !self.stepped_back {
@@ -50,7 +54,10 @@ impl Store {
     pub fn step(&mut self, step: Time, now: Time) {
         // What has expired stays so.
         let clock = self.clock(now);
-        self.live.retain(|_, live| live.expires > clock);
+        self.bodies.retain(|_, body| body.expires > clock);
+        for body in self.bodies.values_mut() {
+            body.leases.retain(|_, until| *until > clock);
+        }
         if step > 0 {
             self.break_all(now);
         } else {

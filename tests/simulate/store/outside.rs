@@ -1,8 +1,8 @@
 //! The clients outside the queue. They acquire a free key, whatever its queue contains.
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 
-use super::{Begun, How, Live, Store};
+use super::{Begun, How, Store};
 use crate::time::{SECOND, Time};
 
 /// The lease of such a client, as of Redisson.
@@ -27,28 +27,31 @@ impl Store {
         lease: LeaseId,
         now: Time,
     ) -> Option<Time> {
-        let holder = self.holder(key, now);
+        let left = self.left(key, now);
         let listening = self.outside.entry(key).or_default();
-        if let Some((_, ttl)) = holder {
+        if left.is_some() {
             listening.insert(client);
-            return Some(ttl);
+            return left;
         }
         listening.remove(&client);
-        let expires = self.clock(now) + LEASE;
-        self.live.insert(key, Live { lease, expires });
+        self.hold(key, (lease, Mode::Exclusive), LEASE, now);
         self.begun.push(Begun {
             key,
             manager: None,
             transferred: None,
             how: How::Outside,
+            mode: Mode::Exclusive,
+            limit: 0,
+            held: 1,
+            entered: None,
         });
         None
     }
 
     /// Frees a key that this lease holds. The queue is not served, only notified.
     pub fn release_outside(&mut self, key: usize, lease: LeaseId, now: Time) {
-        if self.is_held_by(key, lease, now) {
-            self.live.remove(&key);
+        if self.holds(key, lease, now) {
+            self.bodies.remove(&key);
             self.published.push(key);
         }
     }

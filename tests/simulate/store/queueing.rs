@@ -3,10 +3,10 @@
 //! `tests/redis/queue` checks the scripts themselves: the order of processes (`random`, `rules`, `pollers`) and the
 //! turns of clients outside the queue (`rules`, `single`, `random`).
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 
-use super::{Begun, How, Item, Live, Outcome, Store, Transfer, has_room};
-use crate::queue::{Next, POLLED, Place, TURN};
+use super::{Begun, How, Item, Outcome, Store, Transfer, has_room};
+use crate::queue::{Asks, Next, POLLED, Place, TURN};
 use crate::time::{MS, Time};
 
 /// Whether the queue of the store has no room, not even to refresh a place.
@@ -62,10 +62,40 @@ impl Store {
         let clock = self.clock(now);
         let manager = self.manager_of(lease);
         let queue = self.queues.entry(item.key).or_default();
-        queue.enter(lease, manager, item.listens, clock)
+        let asks = Asks {
+            mode: item.mode,
+            limit: item.limit,
+        };
+        queue.enter((lease, asks), manager, item.listens, clock)
     }
 
-    fn manager_of(&self, lease: LeaseId) -> usize {
+    /// Returns `true` if a shared lease or a permit has to wait for others in the queue before it.
+    pub(super) fn is_wanted(&mut self, item: &Item, own: Option<LeaseId>, now: Time) -> bool {
+        let (key, mode) = (item.key, item.mode);
+        let clock = self.clock(now);
+        let outside_listens = !self.outside(key).is_empty();
+        let queue = self.queues.get_mut(&key);
+        queue.is_some_and(|queue| queue.is_wanted(clock, outside_listens, mode, own))
+    }
+
+    /// Returns `true` if others wait for the end of a lease that is renewed. The clients outside get a place.
+    pub(super) fn renewal_is_wanted(&mut self, item: &Item, now: Time) -> bool {
+        let key = item.key;
+        if self.has_queue && !self.outside(key).is_empty() {
+            self.queues.entry(key).or_default().enter_outside();
+        }
+        self.is_wanted(item, None, now)
+    }
+
+    /// Returns `true` if a lease may join those that hold the key.
+    fn joins(&mut self, item: &Item, lease: LeaseId, now: Time) -> bool {
+        item.mode != Mode::Exclusive
+            && self.mode(item.key, now) == Some(item.mode)
+            && self.full(item, now).is_none()
+            && !self.is_wanted(item, Some(lease), now)
+    }
+
+    pub(super) fn manager_of(&self, lease: LeaseId) -> usize {
         let mut of_same = self
             .records
             .iter()
@@ -83,43 +113,48 @@ impl Store {
         now: Time,
     ) -> Outcome {
         let key = item.key;
-        let holder = self.holder(key, now);
-        let mut is_first = holder.is_some_and(|(holder, _)| holder == lease);
+        let left = self.left(key, now);
+        let mut is_next = self.holds(key, lease, now);
+        let mut joins = self.joins(item, lease, now);
         let (mut poll_after, mut turn) = (None, None);
-        if let Some((_, ttl)) = holder.filter(|_| !is_first && is_full(now)) {
+        if let Some(ttl) = left.filter(|_| !is_next && !joins && is_full(now)) {
             return Outcome::Busy { ttl };
         }
-        if !is_first {
+        if !is_next && !joins {
             poll_after = self.enter(item, lease, now);
             let clock = self.clock(now);
             let queue = self.queues.entry(key).or_default();
-            if holder.is_some() {
+            if left.is_some() {
                 // The turn was used.
                 queue.end_turn();
             } else {
                 turn = queue.turn(clock);
             }
-            if holder.is_none() && turn.is_none() {
+            if left.is_none() && turn.is_none() {
                 match self.transfer(key, Some(lease), now) {
-                    Served::Own => is_first = true,
+                    Served::Own => is_next = true,
                     Served::LeftToOthers => {
                         self.published.push(key);
                         turn = Some(TURN);
                     }
-                    Served::Transferred | Served::Nothing => {}
+                    Served::Transferred => joins = self.joins(item, lease, now),
+                    Served::Nothing => {}
                 }
             }
         }
-        if is_first {
-            self.queues.entry(key).or_default().leave(lease);
-            return self.grant(item, lease, How::Contended, sent, now);
+        if is_next || joins {
+            let how = if joins { How::Beside } else { How::Contended };
+            let entered = self.leave_queue(key, lease);
+            let outcome = self.grant(item, lease, (how, entered), sent, now);
+            self.admit(key, None, now);
+            return outcome;
         }
-        let ttl = turn
-            .or(self.holder(key, now).map(|(_, ttl)| ttl))
-            .unwrap_or(0);
+        let beside = self.mode(key, now) == Some(item.mode);
+        let room = self.full(item, now).filter(|_| beside);
+        let ttl = turn.or(room).or(self.left(key, now)).unwrap_or(0);
         let queued = u32::try_from(self.queued(key, now).len()).unwrap_or(u32::MAX);
         self.contended.insert(lease, sent);
-        let last = self.counter.max(self.clock_counter(now) - 1);
+        let last = self.last_counter(now);
         Outcome::Waiting {
             ttl,
             queued,
@@ -128,9 +163,14 @@ impl Store {
         }
     }
 
+    /// A number that all later counters exceed, and no earlier one does.
+    pub(super) fn last_counter(&self, now: Time) -> u64 {
+        self.counter.max(self.clock_counter(now) - 1)
+    }
+
     /// Ends the lease of a key and serves the first waiter.
     pub(super) fn free(&mut self, key: usize, now: Time) -> Outcome {
-        self.live.remove(&key);
+        self.bodies.remove(&key);
         let served = self.transfer(key, None, now);
         if served == Served::Transferred {
             return Outcome::Transferred;
@@ -154,21 +194,58 @@ impl Store {
             manager: None,
             transferred: None,
             how: How::Transferred,
+            mode: Mode::Exclusive,
+            limit: 0,
+            held: 1,
+            entered: None,
         });
     }
 
-    /// Transfers a free key to the first waiter that can be reached, unless the clients outside are next. The caller
-    /// serves `own`.
+    /// Removes a lease from the queue. Returns when its place entered.
+    fn leave_queue(&mut self, key: usize, lease: LeaseId) -> Option<Time> {
+        let place = self.queues.entry(key).or_default().leave(lease);
+        place.map(|place| place.entered - self.steps)
+    }
+
+    /// Transfers a free key as `serve`, and then to the waiters that may share it.
     fn transfer(&mut self, key: usize, own: Option<LeaseId>, now: Time) -> Served {
+        let served = self.serve(key, own, None, now);
+        if served == Served::Transferred {
+            self.admit(key, own, now);
+        }
+        served
+    }
+
+    /// Transfers a key that several leases can hold to the waiters before the first one that does not fit, and before
+    /// `own`.
+    pub(super) fn admit(&mut self, key: usize, own: Option<LeaseId>, now: Time) {
+        while let Some(mode) = self.mode(key, now).filter(|mode| *mode != Mode::Exclusive)
+            && self.serve(key, own, Some(mode), now) == Served::Transferred
+        {}
+    }
+
+    /// Transfers a free key to the first waiter that can be reached, unless the clients outside are next. The caller
+    /// serves `own`. `beside`: leases of this mode hold the key.
+    fn serve(
+        &mut self,
+        key: usize,
+        own: Option<LeaseId>,
+        beside: Option<Mode>,
+        now: Time,
+    ) -> Served {
+        let held = self.holders(key, now).len();
         let clock = self.clock(now);
         let outside_listens = !self.outside(key).is_empty();
         let watchers = self.listening(key);
         let Some(queue) = self.queues.get_mut(&key) else {
             return Served::Nothing;
         };
-        let next = queue.next(clock, outside_listens, |place| {
-            own == Some(place.lease) || !place.listens || watchers.contains(&place.manager)
-        });
+        let next = queue.next(
+            clock,
+            outside_listens,
+            beside.map(|mode| (mode, held)),
+            |place| own == Some(place.lease) || !place.listens || watchers.contains(&place.manager),
+        );
         let first = match next {
             None => return Served::Nothing,
             Some(Next::Outside) => {
@@ -180,7 +257,7 @@ impl Store {
         if own == Some(first.lease) {
             return Served::Own;
         }
-        if outside_listens {
+        if outside_listens && beside.is_none() {
             queue.enter_outside();
         }
         queue.leave(first.lease);
@@ -189,16 +266,25 @@ impl Store {
             true => self.transfer_ttl,
             false => POLLED,
         };
-        let expires = clock + ttl;
-        self.live.insert(key, Live { lease, expires });
+        self.hold(key, (lease, first.mode), ttl, now);
+        let held = self.holders(key, now).len();
         self.begun.push(Begun {
             key,
             manager: Some(first.manager),
             transferred: Some(lease),
-            how: How::Transferred,
+            // A permit passes those that no message reaches, or that sleep.
+            how: match beside {
+                Some(Mode::Shared) => How::Beside,
+                _ => How::Transferred,
+            },
+            mode: first.mode,
+            limit: first.limit,
+            held,
+            entered: Some(first.entered - self.steps),
         });
         if let Some(record) = self.records.get_mut(&lease) {
             record.longest = record.longest.max(now + ttl);
+            record.limit = first.limit;
         }
         let counts = first.listens && has_room(now);
         let counter = counts.then(|| self.next_counters(key, lease, 1, now));

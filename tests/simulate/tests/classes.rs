@@ -37,13 +37,15 @@ fn of_acquire(acquire: &Acquire) -> Vec<&'static str> {
     };
     let owner = match acquire.owner {
         Owner::Fresh => None,
-        Owner::Shared(_) => Some("shared"),
+        Owner::Shared(_) => Some("owners"),
         Owner::Nested => Some("nested"),
     };
     let nested = acquire.owner == Owner::Nested;
     let others = [
         ("single", acquire.wait == Wait::Never),
         ("several", acquire.keys.len() > 1),
+        ("shared", !acquire.shared.is_empty()),
+        ("permits", acquire.permits.is_some()),
         ("lease", acquire.lease.is_some()),
         ("max_hold", acquire.max_hold.is_some()),
         // Otherwise a nested acquire has no limit of its own.
@@ -60,6 +62,7 @@ fn of_step(step: &Step) -> Vec<&'static str> {
         Step::Acquire(acquire) => of_acquire(acquire),
         Step::Release(Release::DroppedOutside) => vec!["outside"],
         Step::Block(_) => vec!["block"],
+        Step::Downgrade(_) => vec!["downgrade"],
         Step::Force(_) => vec!["force"],
         Step::Shutdown(_) => vec!["shutdown"],
         Step::Release(_) | Step::Pause(_) | Step::Inspect(_) => Vec::new(),
@@ -82,6 +85,7 @@ fn of_plan(plan: &Plan) -> Vec<&'static str> {
     }
     found.extend((!plan.outsiders.is_empty()).then_some("outsiders"));
     found.extend((plan.messages != Messages::PROMPT).then_some("messages"));
+    found.extend(plan.lingers.then_some("lingering"));
     found.extend((plan.transfer_ttl != TRANSFER_TTL).then_some("transfers"));
     found.sort_unstable();
     found.dedup();

@@ -2,7 +2,7 @@
 
 mod places;
 mod transfers;
-mod waiter;
+pub(super) mod waiter;
 
 pub use places::{
     contend_for_free_key_is_granted, expiry_serves_first_waiter, leave_removes_waiter,

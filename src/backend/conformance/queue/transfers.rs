@@ -115,7 +115,7 @@ pub async fn transfer_under_larger_counter_is_grant<B: Backend>(one: &B, other: 
 }
 
 /// Returns the counter of a transfer to this waiter, or `None` if no hint with a counter arrives in time.
-async fn transfer<B: Backend>(waiter: &mut Waiter<'_, B>) -> Option<u64> {
+pub(super) async fn transfer<B: Backend>(waiter: &mut Waiter<'_, B>) -> Option<u64> {
     let deadline = Instant::now() + Duration::from_secs(1);
     loop {
         match timeout_at(deadline, waiter.hints.next()).await.ok()? {

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use super::call::Calls;
-use super::error::{Cause, CommandError};
-use super::reply::spread;
+use super::error::Cause;
+use super::reply::{Outcomes, spread};
 use super::script::MAX_BATCH;
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Release};
@@ -28,10 +28,11 @@ const SENDERS: usize = 2;
 /// The number of waiting acquires that justifies a second sending task.
 const WORTH_A_CALL: usize = 16;
 
-/// The acquires of one connection.
+/// The acquires of one connection: the exclusive ones, or all others.
 pub(crate) struct AcquireBatch {
     calls: Arc<Calls>,
     route: Route,
+    is_shared: bool,
     state: Mutex<State>,
 }
 
@@ -97,11 +98,12 @@ enum Turn {
 }
 
 impl AcquireBatch {
-    /// Creates the batch of the keys that have this route.
-    pub(crate) fn new(calls: Arc<Calls>, route: Route) -> Self {
+    /// Creates the batch of the keys that have this route. `is_shared`: for shared leases and permits.
+    pub(crate) fn new(calls: Arc<Calls>, route: Route, is_shared: bool) -> Self {
         Self {
             calls,
             route,
+            is_shared,
             state: Mutex::default(),
         }
     }
@@ -162,12 +164,20 @@ impl AcquireBatch {
         }
     }
 
-    fn acquire_alone<'a>(
-        &'a self,
-        request: &'a AcquireRequest,
-    ) -> impl Future<Output = Result<Acquired, BackendError>> + 'a {
+    async fn acquire_alone(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         let at = self.calls.at(&self.route, &request.key);
-        self.calls.acquire(at, request.lease, request.ttl)
+        match self.is_shared {
+            false => self.calls.acquire(at, request.lease, request.ttl).await,
+            // Boxed as the other one.
+            true => Box::pin(self.calls.share(at, request)).await,
+        }
+    }
+
+    async fn acquire_all(&self, acquires: &[AcquireRequest]) -> Outcomes<Acquired> {
+        match self.is_shared {
+            false => self.calls.acquire_all(&self.route, acquires).await,
+            true => self.calls.share_all(&self.route, acquires).await,
+        }
     }
 }
 
@@ -224,11 +234,10 @@ impl Sender {
         let AcquireBatch { calls, route, .. } = &*self.batch;
         let alone = || join_all(acquires.iter().map(|it| self.batch.acquire_alone(it)));
         let outcomes = if are_different(&acquires) {
-            match calls.acquire_all(route, &acquires).await {
-                // The counter is a key of every call.
+            match self.batch.acquire_all(&acquires).await {
+                // The counter is a key of every call. A shared one has its queue as well.
                 Err(error)
-                    if matches!(error, CommandError::Scattered(_))
-                        || acquires.len() > 1 && error.may_spare_keys() =>
+                    if error.excludes_queue() || acquires.len() > 1 && error.may_spare_keys() =>
                 {
                     alone().await
                 }

@@ -4,19 +4,19 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use super::error::{CommandError, concerns_all_keys};
-use super::names::{Lease, Name, Names, millis};
+use super::names::{Lease, Name, Named, Names, millis};
 use super::reply::{Outcomes, acquired, each, grants, held, list};
-use super::script::Scripts;
+use super::script::{Script, Scripts};
 use super::send::call_with;
 use crate::LockKey;
 use crate::backend::redis::connection::{Outage, Reply, Request, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Release, Renewal,
-    Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Mode, Release,
+    Renewal, Renewed,
 };
 
 /// The size of `*n`, `$n`, the line ends of an argument and a number.
@@ -167,47 +167,75 @@ impl Calls {
     pub(crate) async fn vote(
         &self,
         at: KeyRoute<'_>,
-        lease: LeaseId,
-        ttl: Duration,
+        request: &AcquireRequest,
         fence: Fence,
     ) -> Result<Acquired, BackendError> {
         let (counter, confirmed) = match fence {
             Fence::Propose(counter) => (counter, 0),
             Fence::Confirm(counter) => (counter, 1),
         };
-        let Scripts {
-            vote, quarantine, ..
-        } = &self.scripts;
+        let AcquireRequest {
+            lease, ttl, mode, ..
+        } = *request;
+        let (scripts, quarantine) = (&self.scripts, &self.scripts.quarantine);
         let period = quarantine.as_ref().map(|it| millis(it.period));
         // The counter that shows a loss of data is not the one that the nodes agree on.
         let guard = period.map(|_| (at.fence(), at.quarantine()));
         let (body, agreed) = (at.body(), at.names.quorum_fence(at.route.slot()));
-        let size = body.len() + 4 * agreed.len() + Lease::MAX_LEN + 4 * OVERHEAD;
+        let intent = request.intent.filter(|_| self.are_queues_allowed());
+        let (script, queue) = match mode {
+            Mode::Exclusive => (&scripts.vote, intent.map(|_| at.queue())),
+            Mode::Shared | Mode::Permit => (&scripts.vote_shared, Some(at.queue())),
+        };
+        let size = 2 * body.len() + 4 * agreed.len() + at.channel().len();
         let more = usize::from(period.is_some());
-        let mut command = vote.evalsha(2 + 2 * more, 4 + more, size);
-        command.arg(body).arg(agreed);
+        let keys = 2 + usize::from(queue.is_some()) + 2 * more;
+        let mut command = script.evalsha(keys, 7 + more, size + Lease::MAX_LEN + 4 * OVERHEAD);
+        match mode {
+            Mode::Exclusive => command.arg(body).arg(agreed).arg(queue),
+            Mode::Shared | Mode::Permit => command.arg(body).arg(queue).arg(agreed),
+        };
         if let Some((fence, quarantine)) = guard {
             command.arg(fence).arg(quarantine);
         }
-        command.arg(Lease(lease)).arg(millis(ttl));
-        command.arg(counter).arg(confirmed).arg(period);
+        match mode {
+            Mode::Exclusive => {
+                command.arg(Lease(lease)).arg(millis(ttl));
+                command.arg(counter).arg(confirmed);
+                command.arg(intent.map_or(0, millis));
+            }
+            Mode::Shared | Mode::Permit => {
+                command.arg(self.blind(at.route).unwrap_or(0));
+                command.arg(Named(mode, lease)).arg(millis(ttl));
+                command.arg(at.channel()).arg(0);
+                command.arg(counter).arg(confirmed);
+            }
+        }
+        command.arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
         let undo = Undo {
             commands: &release,
             limit: ttl,
         };
-        let request = Request {
+        let sent = Request {
             undo: Some(undo),
-            ..vote.request(&command, 1)
+            ..script.request(&command, 1)
         };
-        let outcome = call_with(vote, at.route, &request).await;
+        let outcome = call_with(script, at.route, &sent).await;
         if at.route.slot().is_none()
             && let Err(CommandError::Scattered(_)) = outcome
         {
             at.route.mark_sharded();
             let route = &at.route.in_slot(self.names.slot(at.key));
             let at = KeyRoute { route, ..at };
-            return Box::pin(self.vote(at, lease, ttl, fence)).await;
+            return Box::pin(self.vote(at, request, fence)).await;
+        }
+        if intent.is_some()
+            && let Err(error) = &outcome
+            && error.excludes_queue()
+        {
+            let request = AcquireRequest::new(at.key.clone(), lease, ttl);
+            return Box::pin(self.vote(at, &request, fence)).await;
         }
         self::outcome(at, outcome)
     }
@@ -221,7 +249,7 @@ impl Calls {
         })
     }
 
-    /// Acquires several keys of one slot, without a quarantine.
+    /// Acquires several keys of one slot exclusively, without a quarantine.
     pub(crate) async fn acquire_all(
         &self,
         route: &Route,
@@ -235,13 +263,26 @@ impl Calls {
         for acquire in acquires {
             command.arg(Lease(acquire.lease)).arg(millis(acquire.ttl));
         }
+        self.acquire_by(script, route, &command, acquires, grants)
+            .await
+    }
+
+    /// Calls a script that acquires several keys of one slot, and whose reply has these outcomes.
+    pub(super) async fn acquire_by(
+        &self,
+        script: &Script,
+        route: &Route,
+        command: &Cmd,
+        acquires: &[AcquireRequest],
+        outcomes: fn(Value, usize) -> Outcomes<Acquired>,
+    ) -> Outcomes<Acquired> {
         let release = || {
             let leases = acquires
                 .iter()
                 .map(|it| Release::new(it.key.clone(), it.lease));
             let leases: Vec<_> = leases.collect();
             let leases: Vec<_> = leases.iter().collect();
-            self.undo(&scripts.release, route, &leases)
+            self.undo(&self.scripts.release, route, &leases)
         };
         let longest = acquires.iter().map(|it| it.ttl).max();
         let undo = Undo {
@@ -250,7 +291,7 @@ impl Calls {
         };
         let request = Request {
             undo: Some(undo),
-            ..script.request(&command, acquires.len())
+            ..script.request(command, acquires.len())
         };
         let outcome = call_with(script, route, &request).await;
         if let Err(error @ CommandError::Refused(cause)) = &outcome
@@ -259,14 +300,14 @@ impl Calls {
         {
             note(self.at(route, &acquire.key), Err(cause));
         }
-        let outcomes = grants(outcome?.value, acquires.len())?;
+        let outcomes = outcomes(outcome?.value, acquires.len())?;
         for (acquire, outcome) in acquires.iter().zip(&outcomes) {
             note(self.at(route, &acquire.key), outcome.as_ref());
         }
         Ok(outcomes)
     }
 
-    pub(crate) async fn renew_all(
+    pub(super) async fn renew_exclusive(
         &self,
         route: &Route,
         renewals: &[&Renewal],
@@ -284,7 +325,7 @@ impl Calls {
     }
 }
 
-fn outcome(
+pub(super) fn outcome(
     at: KeyRoute<'_>,
     outcome: Result<Reply, CommandError>,
 ) -> Result<Acquired, BackendError> {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `script`, `lua` | the scripts |
 //! | `names`, `slot` | the names of keys and channels, and their slots |
-//! | `call`, `send` | typed calls of the scripts |
+//! | `call`, `share`, `send` | typed calls of the scripts |
 //! | `queue` | the calls that end a lease or wait for a lock, in the order of its queue |
 //! | `scattered` | calls whose keys may be at several nodes |
 //! | `reply`, `error` | the meaning of replies and of errors |
@@ -24,6 +24,7 @@ mod reply;
 mod scattered;
 mod script;
 mod send;
+mod share;
 mod slot;
 
 pub(crate) use acquire_batch::AcquireBatch;

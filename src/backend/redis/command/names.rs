@@ -1,5 +1,6 @@
 //! The names of locks in Redis.
 
+use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use redis::{RedisWrite, ToRedisArgs};
 use uuid::fmt::Hyphenated;
 
 use super::slot::{fence_of, slot_of};
-use crate::backend::LeaseId;
+use crate::backend::{LeaseId, Mode};
 use crate::{ConfigError, LockKey};
 
 /// The name of the fencing counter, and in a cluster [`fence_of`] per slot. No encoded key ends in a bare `%`,
@@ -170,16 +171,57 @@ impl Lease {
     pub(crate) const MAX_LEN: usize = Hyphenated::LENGTH + 1 + 20;
 }
 
-impl ToRedisArgs for Lease {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        // The text of `Display`, in a third of the time.
-        let mut text = [b':'; Self::MAX_LEN];
-        self.0.manager.hyphenated().encode_lower(&mut text);
+/// The name of a lease in its mode as an argument: for one of several that can hold a lock, a letter before its id.
+pub(crate) struct Named(pub(crate) Mode, pub(crate) LeaseId);
+
+impl Named {
+    /// Returns what the name begins with. An id begins with a hexadecimal digit.
+    fn letter(&self) -> Option<u8> {
+        match self.0 {
+            Mode::Exclusive => None,
+            Mode::Shared => Some(b's'),
+            Mode::Permit => Some(b'p'),
+        }
+    }
+}
+
+impl Lease {
+    /// Writes the text of `Display` in a third of the time. Returns its length.
+    fn write(&self, text: &mut [u8]) -> usize {
+        self.0.manager.hyphenated().encode_lower(text);
+        text[Hyphenated::LENGTH] = b':';
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(self.0.number).as_bytes();
         let end = Hyphenated::LENGTH + 1 + digits.len();
         text[Hyphenated::LENGTH + 1..end].copy_from_slice(digits);
+        end
+    }
+}
+
+impl ToRedisArgs for Lease {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut text = [0; Self::MAX_LEN];
+        let end = self.write(&mut text);
         out.write_arg(&text[..end]);
+    }
+}
+
+impl ToRedisArgs for Named {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let Some(letter) = self.letter() else {
+            return Lease(self.1).write_redis_args(out);
+        };
+        let mut text = [letter; Lease::MAX_LEN + 1];
+        let end = Lease(self.1).write(&mut text[1..]);
+        out.write_arg(&text[..=end]);
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.letter()
+            .map_or(Ok(()), |letter| f.write_char(letter.into()))?;
+        self.1.fmt(f)
     }
 }
 

@@ -57,11 +57,24 @@ pub(super) fn each<T>(
     replies.into_iter().map(outcome).collect()
 }
 
+/// Returns the grants with consecutive counters from `first` on.
+fn consecutive(first: i64, acquires: usize) -> Vec<Result<Acquired, BackendError>> {
+    let counters = (first.unsigned_abs()..).take(acquires);
+    counters.map(|it| Ok(Acquired::granted(it))).collect()
+}
+
+/// Returns the outcomes of `share`.
+pub(super) fn shares(reply: Value, acquires: usize) -> Outcomes<Acquired> {
+    match reply {
+        Value::Int(first @ 1..) if acquires > 1 => Ok(consecutive(first, acquires)),
+        reply => Ok(each(list(reply, acquires)?, acquired)),
+    }
+}
+
 /// Returns the outcomes of `acquire_all`. The grants have consecutive counters, in order.
 pub(super) fn grants(reply: Value, acquires: usize) -> Outcomes<Acquired> {
     if let Value::Int(first @ 1..) = reply {
-        let counters = (first.unsigned_abs()..).take(acquires);
-        return Ok(counters.map(|it| Ok(Acquired::granted(it))).collect());
+        return Ok(consecutive(first, acquires));
     }
     let mut replies = list(reply, 1 + acquires)?.into_iter();
     let mut next = match replies.next() {
@@ -145,33 +158,36 @@ pub(super) fn rejected_place(reply: &Value) -> Option<(Duration, BackendError)> 
 
 /// Returns the outcome of `contend`.
 pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
-    let numbers: Vec<_> = match &reply {
-        Value::Array(fields) => fields.iter().map_while(number).collect(),
-        _ => Vec::new(),
+    let fields = match &reply {
+        Value::Array(fields) => &fields[..],
+        _ => &[],
     };
+    let numbers: Vec<_> = fields.iter().map_while(number).collect();
     match (&numbers[..], granted(&reply)) {
         ([_, _, passed_over], Some(counter)) => {
             observe::passed_over(passed_over.unsigned_abs());
             return Ok(Contended::granted(counter));
         }
-        ([left, queued, poll_after, freed, transfers @ ..], _) => {
+        ([left, queued, poll_after, freed, ..], _) => {
             // The key can be free, and then goes to another process.
             served(freed.unsigned_abs());
             let queued = u32::try_from(*queued).unwrap_or(0);
             let poll_after = (*poll_after > 0).then(|| remaining(*poll_after));
             let waiting = Contended::polling(remaining(*left), queued, poll_after);
-            return Ok(match transfers {
-                [counter, ttl] => {
-                    let counter = counter.unsigned_abs();
-                    waiting.with_transfers(TransferTerms::new(counter, remaining(*ttl)))
-                }
-                _ => waiting,
-            });
+            return Ok(waiting.with_transfers(transfer_terms(&fields[4..])));
         }
         ([_, idle], _) => observe::confirmed(Duration::from_millis(idle.unsigned_abs())),
         _ => {}
     }
     acquired(reply).map(Contended::from)
+}
+
+/// Returns the terms at the end of a reply to a waiter whose messages can be grants.
+pub(super) fn transfer_terms(fields: &[Value]) -> Option<TransferTerms> {
+    let [Value::Int(counter), Value::Int(ttl)] = fields else {
+        return None;
+    };
+    Some(TransferTerms::new(counter.unsigned_abs(), remaining(*ttl)))
 }
 
 fn number(value: &Value) -> Option<i64> {
@@ -233,8 +249,19 @@ pub(super) fn holder(reply: Value) -> Result<Option<Holder>, BackendError> {
         _ => String::new(),
     };
     let hold_count = text(3).parse().unwrap_or(1);
-    let holder = Holder::new(text(2), left, hold_count);
-    Ok(Some(holder.with_queued(queued)))
+    let name = text(2);
+    let holder = |id: &str| Holder::new(id.to_owned(), left, hold_count).with_queued(queued);
+    Ok(Some(match fields.get(4) {
+        // The field of one of several leases is its name, of which the first letter is the mode.
+        Some(Value::Int(leases)) => {
+            let leases = u32::try_from(*leases).unwrap_or(u32::MAX);
+            match name.strip_prefix('p') {
+                Some(permit) => holder(permit).with_permits(leases),
+                None => holder(name.strip_prefix('s').unwrap_or_default()).with_shared(leases),
+            }
+        }
+        _ => holder(&name),
+    }))
 }
 
 pub(super) fn remaining(millis: i64) -> Duration {

@@ -19,20 +19,24 @@
 //!
 //! A server that rejects calls over several slots gets calls of one slot, as `topology::single` describes.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::call::{Calls, KeyRoute};
 use super::error::{Cause, CommandError, unavailable, unexpected};
-use super::names::{Lease, Name, millis};
+use super::names::{Lease, Name, Named, millis};
 use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
+use super::script::Script;
 use super::send::{call, call_with};
 use crate::LockKey;
 use crate::backend::redis::connection::{Request, Resend::Repeatable, Undo};
 use crate::backend::redis::topology::Route;
-use crate::backend::{Acquired, BackendError, BackendErrorKind, LeaseId, Release, Released};
+use crate::backend::{
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, LeaseId, Mode, Release, Released,
+};
 
 /// The names of a call over several slots. A server with two shards has all of them at one of the two with a
 /// probability of 1 in 32,768.
@@ -67,6 +71,42 @@ impl Calls {
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
         let reply = self.acquire_body(at, lease, ttl).await?;
+        self.numbered(reply, period, at, lease).await
+    }
+
+    /// As [`acquire_scattered`](Self::acquire_scattered), for a shared lease. No queue is read, which may be at another
+    /// node.
+    pub(super) async fn share_scattered(
+        &self,
+        period: Option<u64>,
+        at: KeyRoute<'_>,
+        request: &AcquireRequest,
+    ) -> Result<Acquired, BackendError> {
+        let script = &self.scripts.share_body;
+        let AcquireRequest {
+            lease,
+            ttl,
+            mode,
+            limit,
+            ..
+        } = *request;
+        let mut command = script.evalsha(1, 5, 256);
+        command.arg(at.body()).arg(0);
+        command.arg(Named(mode, lease)).arg(millis(ttl));
+        command.arg(at.channel());
+        command.arg(limit.map_or(0, NonZeroU16::get));
+        let reply = self.alone(script, &command, at, lease, ttl).await?;
+        self.numbered(reply, period, at, lease).await
+    }
+
+    /// Takes the counter of a grant, whose body has `reply`.
+    async fn numbered(
+        &self,
+        reply: Value,
+        period: Option<u64>,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+    ) -> Result<Acquired, BackendError> {
         let is_repeated = matches!(reply, Value::Array(_));
         match acquired(reply)? {
             Acquired::Granted { .. } => {}
@@ -102,8 +142,12 @@ impl Calls {
         lease: LeaseId,
     ) -> Result<(), CommandError> {
         let mut command = redis::cmd("ZREM");
-        command.arg(at.queue()).arg(Lease(lease));
-        command.arg(format!("!{lease}")).arg(format!("?{lease}"));
+        command.arg(at.queue());
+        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit] {
+            let name = Named(mode, lease);
+            let (listens, polls) = (format!("!{name}"), format!("?{name}"));
+            command.arg(name).arg(listens).arg(polls);
+        }
         match at.route.send(&Request::new(&command, Repeatable)).await {
             // The queue of another type is no queue.
             Err(CommandError::Refused(error)) if error.kind() == BackendErrorKind::Conflict => {
@@ -124,6 +168,18 @@ impl Calls {
         let script = &self.scripts.acquire_body;
         let mut command = script.evalsha(1, 2, 256);
         command.arg(at.body()).arg(Lease(lease)).arg(millis(ttl));
+        self.alone(script, &command, at, lease, ttl).await
+    }
+
+    /// Calls a script that acquires a body alone.
+    async fn alone(
+        &self,
+        script: &Script,
+        command: &Cmd,
+        at: KeyRoute<'_>,
+        lease: LeaseId,
+        ttl: Duration,
+    ) -> Result<Value, CommandError> {
         let release = || {
             let release = Release::new(at.key.clone(), lease);
             vec![self.undo_alone(&[&release])]
@@ -132,7 +188,7 @@ impl Calls {
             commands: &release,
             limit: ttl,
         };
-        let request = script.acquire(&command, undo);
+        let request = script.acquire(command, undo);
         let reply = call_with(script, at.route, &request).await?;
         Ok(reply.value)
     }
@@ -206,6 +262,7 @@ impl Calls {
             released: Released::Released,
             others: 0,
             queued: false,
+            transfers: None,
         };
         if !release {
             return Ok(wanted);

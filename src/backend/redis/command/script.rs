@@ -100,12 +100,20 @@ pub(crate) struct Scripts {
     /// A call over several slots.
     pub(super) span: Script,
     pub(super) vote: Script,
+    pub(super) vote_shared: Script,
     pub(super) renew: Script,
+    pub(super) share: Script,
+    /// A shared acquire without its counter and its queue.
+    pub(super) share_body: Script,
+    pub(super) renew_shared: Script,
     pub(super) release: Script,
     pub(super) contend: Script,
     pub(super) leave: Script,
     pub(super) queue_trial: Script,
     pub(super) release_or_keep: Script,
+    pub(super) downgrade: Script,
+    /// A downgrade without its counter and its queue.
+    pub(super) downgrade_body: Script,
     pub(super) inspect: Script,
     pub(super) force_release: Script,
     pub(super) quarantine: Option<Quarantine>,
@@ -177,8 +185,14 @@ impl Scripts {
                 &["PUBLISH", "SPUBLISH"],
             ),
         };
-        const QUEUE: &str = include_str!("lua/queue.lua");
+        const HOLD_FREE: &str = include_str!("lua/hold_free.lua");
+        const QUEUE_ALONE: &str = include_str!("lua/queue.lua");
+        const QUEUE: &str = concat!(
+            include_str!("lua/hold_free.lua"),
+            include_str!("lua/queue.lua")
+        );
         const CONTEND: &str = include_str!("lua/contend.lua");
+        const ENDED: &str = include_str!("lua/ended.lua");
         const UNNUMBERED: &str = include_str!("lua/unnumbered.lua");
         let numbered = numbered(names);
         let numbers = if are_transfers_numbered {
@@ -192,6 +206,19 @@ impl Scripts {
             &[report, numbers, listeners, QUEUE, CONTEND],
         ]
         .concat();
+        const DOWNGRADE: &str = include_str!("lua/downgrade.lua");
+        let shared = [
+            HOLD_FREE,
+            include_str!("lua/share.lua"),
+            report,
+            UNNUMBERED,
+            listeners,
+            QUEUE_ALONE,
+            include_str!("lua/share_later.lua"),
+        ];
+        let share = [&[fence], guard, &shared].concat();
+        let counter = include_str!("lua/vote_counter.lua");
+        let vote_shared = [&[fence], guard, &[counter], &shared].concat();
         // Without numbers, these scripts take no counter.
         let fence_of_transfer = if are_transfers_numbered { fence } else { "" };
         Self {
@@ -213,8 +240,26 @@ impl Scripts {
             ),
             span: Script::new("span", Repeatable, &[include_str!("lua/span.lua")]),
             vote: Script::new("vote", Repeatable, vote),
+            vote_shared: Script::new("vote_shared", Repeatable, &vote_shared),
             quarantine,
             renew: Script::new("renew", Repeatable, &[include_str!("lua/renew.lua")]),
+            share: Script::new("share", Repeatable, &share),
+            share_body: Script::new(
+                "share_body",
+                Repeatable,
+                &[&[include_str!("lua/fence_elsewhere.lua")], &shared[..]].concat(),
+            ),
+            renew_shared: Script::new(
+                "renew_shared",
+                Repeatable,
+                &[
+                    report,
+                    UNNUMBERED,
+                    listeners,
+                    QUEUE,
+                    include_str!("lua/share_renew.lua"),
+                ],
+            ),
             contend: Script::new("contend", Repeatable, &contend),
             leave: Script::new(
                 "leave",
@@ -225,6 +270,7 @@ impl Scripts {
                     numbers,
                     listeners,
                     QUEUE,
+                    ENDED,
                     include_str!("lua/leave.lua"),
                 ],
             ),
@@ -238,6 +284,7 @@ impl Scripts {
                 Compared,
                 &[
                     report,
+                    ENDED,
                     include_str!("lua/release.lua"),
                     fence_of_transfer,
                     numbers,
@@ -256,6 +303,23 @@ impl Scripts {
                     listeners,
                     QUEUE,
                     include_str!("lua/release_or_keep.lua"),
+                ],
+            ),
+            downgrade: Script::new(
+                "downgrade",
+                Repeatable,
+                &[fence, report, numbers, listeners, QUEUE, DOWNGRADE],
+            ),
+            downgrade_body: Script::new(
+                "downgrade_body",
+                Repeatable,
+                &[
+                    include_str!("lua/fence_elsewhere.lua"),
+                    report,
+                    UNNUMBERED,
+                    listeners,
+                    QUEUE,
+                    DOWNGRADE,
                 ],
             ),
             inspect: Script::new(
@@ -278,6 +342,7 @@ impl Scripts {
                     numbers,
                     listeners,
                     QUEUE,
+                    ENDED,
                     include_str!("lua/force_release.lua"),
                 ],
             ),

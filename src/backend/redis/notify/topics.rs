@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::subscription::{Subscription, Watcher, base_of, hint_of};
-use crate::backend::Hint;
+use crate::backend::{Hint, LeaseId};
 
 /// How long a subscription outlives its last waiter. The next waiter of a busy key reuses it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -38,6 +38,9 @@ struct Topic {
     /// end of a part of a subscription looks like the loss of the whole.
     managers: Vec<Uuid>,
     confirmed: bool,
+    /// The last transfer to each manager without a watcher. A release can enter a place in the queue for the next
+    /// waiter, and the transfer can arrive before that one watches.
+    unclaimed: Vec<(Uuid, Hint)>,
     /// The time at which a sweep found no waiter.
     abandoned: Option<Instant>,
 }
@@ -47,6 +50,27 @@ impl Topic {
         Subscription {
             channel: channel.to_owned(),
             managers: self.managers.clone(),
+        }
+    }
+
+    /// Sends a transfer to the watchers of its manager, or keeps it for the next one.
+    fn transferred(&mut self, lease: LeaseId, hint: Hint) {
+        let manager = Some(lease.manager());
+        let is_own = |it: &&Watcher| it.manager == manager && !it.is_closed();
+        let mut watchers = self.waiters.iter().filter(is_own).peekable();
+        if watchers.peek().is_none() && self.managers.contains(&lease.manager()) {
+            self.unclaimed.retain(|(of, _)| Some(*of) != manager);
+            self.unclaimed.push((lease.manager(), hint));
+        }
+        watchers.for_each(|it| it.sender.send(hint));
+    }
+
+    /// Sends the transfer that was kept for the manager of the watcher, if there is one.
+    fn claim(&mut self, watcher: &Watcher) {
+        let own = |(of, _): &(Uuid, Hint)| Some(*of) == watcher.manager;
+        if let Some(at) = self.unclaimed.iter().position(own) {
+            let (_, hint) = self.unclaimed.swap_remove(at);
+            watcher.sender.send(hint);
         }
     }
 
@@ -96,6 +120,9 @@ impl Topics {
         }
         if topic.confirmed {
             waiters.iter().for_each(|it| it.sender.hint());
+        }
+        for waiter in &waiters {
+            topic.claim(waiter);
         }
         topic.waiters.retain(|waiter| !waiter.is_closed());
         topic.waiters.extend(waiters);
@@ -150,6 +177,7 @@ impl Topics {
                     topic.confirmed = false;
                     let live = |it: &Uuid| topic.waiters.iter().any(|w| w.manager == Some(*it));
                     topic.managers.retain(live);
+                    topic.unclaimed.clear();
                 }
                 return true;
             }
@@ -232,17 +260,15 @@ impl Topics {
     /// Dispatches a message. A transfer is for the watchers of one manager.
     pub(super) fn dispatch(&mut self, name: &str, text: &[u8]) {
         let channel = self.channel_of(name);
-        let Some(topic) = self.topics.get(channel) else {
+        let Some(hint) = hint_of(&name[channel.len()..], text) else {
             return;
         };
-        match hint_of(&name[channel.len()..], text) {
-            None => {}
-            Some(hint @ Hint::Transferred { lease, .. }) => {
-                let of_manager = |it: &&Watcher| it.manager == Some(lease.manager());
-                let watchers = topic.waiters.iter().filter(of_manager);
-                watchers.for_each(|it| it.sender.send(hint));
-            }
-            Some(hint) => topic.hint(hint),
+        let Some(topic) = self.topics.get_mut(channel) else {
+            return;
+        };
+        match hint {
+            Hint::Transferred { lease, .. } => topic.transferred(lease, hint),
+            Hint::Released => topic.hint(hint),
         }
     }
 
@@ -311,6 +337,37 @@ mod tests {
         );
         assert!(topics.dropped(encoded));
         assert_eq!(names(&mut topics), [encoded]);
+    }
+
+    /// The subscription lingers between two waiters.
+    #[test]
+    fn transfer_without_watcher_is_for_next_one() {
+        let mut topics = Topics::default();
+        let managers = [1, 2].map(Uuid::from_u128);
+        let watch = |topics: &mut Topics, manager| {
+            let (sender, hints) = Hints::channel();
+            let manager = Some(manager);
+            topics.watch("a".to_owned(), vec![Watcher { manager, sender }]);
+            hints
+        };
+        drop(managers.map(|manager| watch(&mut topics, manager)));
+        let subscriptions = topics.next_wanted();
+        topics.confirm(&subscriptions);
+        let leases = [1, 2].map(|number| LeaseId::new(managers[0], number));
+        for lease in leases {
+            let channel = format!("a%{}", lease.manager());
+            topics.dispatch(&channel, format!("{lease} 7").as_bytes());
+        }
+        let mut other = watch(&mut topics, managers[1]);
+        assert_eq!(other.next().now_or_never(), Some(Hint::Released));
+        assert_eq!(other.next().now_or_never(), None);
+        let mut next = watch(&mut topics, managers[0]);
+        let last = Hint::transferred_under(leases[1], 7);
+        assert_eq!(next.next().now_or_never(), Some(last));
+        assert_eq!(next.next().now_or_never(), Some(Hint::Released));
+        let mut third = watch(&mut topics, managers[0]);
+        assert_eq!(third.next().now_or_never(), Some(Hint::Released));
+        assert_eq!(third.next().now_or_never(), None);
     }
 
     /// A second manager begins to watch while the subscription of the first is in flight.

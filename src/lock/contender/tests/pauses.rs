@@ -83,6 +83,54 @@ async fn polling_listener_makes_last_attempt() {
     assert_eq!(attempts, 1);
 }
 
+/// Returns the time until the first attempt of a waiter whose place a release has entered.
+async fn first_attempt_at_place(is_silent: bool) -> Duration {
+    let backend = Slow {
+        has_queue: true,
+        promises: true,
+        is_silent,
+        ..Slow::default()
+    };
+    let attempts = Arc::clone(&backend.attempts);
+    let elsewhere = Slow {
+        attempts: Arc::default(),
+        ..backend.clone()
+    };
+    let [one, other] = [backend, elsewhere].map(|backend| {
+        let locks = LockManager::builder(backend).build();
+        locks.expect("defaults")
+    });
+    let first = one.acquire("k").await.expect("free");
+    let there = tokio::spawn(other.acquire("k").into_future());
+    let here = tokio::spawn(one.acquire("k").into_future());
+    // Longer than a turn.
+    sleep(200 * MS).await;
+    let (before, since) = (attempts.load(Ordering::SeqCst), Moment::now());
+    drop(first);
+    let attempted = async {
+        while attempts.load(Ordering::SeqCst) == before {
+            sleep(MS).await;
+        }
+        Moment::now().since(since)
+    };
+    let (there, attempted) = tokio::join!(there, attempted);
+    assert!(there.expect("no panic").is_ok());
+    here.abort();
+    attempted
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_of_release_is_refreshed_first() {
+    let first = first_attempt_at_place(false).await;
+    assert!(first >= REFRESH * 9 / 10, "{first:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_without_subscription_is_contended_for() {
+    let first = first_attempt_at_place(true).await;
+    assert!(first <= 3 * POLITE, "{first:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn queued_waiter_without_subscription_polls() {
     let backend = Slow {
@@ -97,7 +145,7 @@ async fn queued_waiter_without_subscription_polls() {
 #[tokio::test]
 async fn time_of_next_poll_grows_without_progress() {
     let (engine, mut acquire_loop) = idle_loop();
-    let (lease, began) = (engine.new_lease_id(), Moment::now());
+    let (lease, began) = (engine.new_lease_id(&key()), Moment::now());
     let mut next_attempt = |poll_after, now| {
         let outcome = Contended::polling(SECOND, 1, poll_after);
         let replied = Replied {

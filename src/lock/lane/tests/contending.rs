@@ -231,12 +231,34 @@ fn hopeless_attempt_rejects_all_waiters() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     lane.queue(2, RENEWED);
     let error = Error::new(ErrorKind::KeyConflict);
-    let ((), effects) =
-        lane.event(|lane, _, effects| lane.refused_for_good(&wakeup, &error, effects));
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.refused_for_good(&wakeup, Mode::Exclusive, &error, here(), now, effects);
+    });
     let rejections = effects.rejections.iter();
     let kinds: Vec<_> = rejections.map(|(_, error)| error.kind()).collect();
     assert_eq!(kinds, [ErrorKind::KeyConflict; 2]);
     assert!(lane.lane.is_idle());
+}
+
+/// The server may deny only the commands of one mode.
+#[test]
+fn hopeless_attempt_keeps_waiters_of_other_mode() {
+    let shared = Terms {
+        mode: Mode::Shared,
+        ..RENEWED
+    };
+    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, shared));
+    for (ticket, terms) in [(2, RENEWED), (3, shared), (4, RENEWED)] {
+        lane.queue(ticket, terms);
+    }
+    let error = Error::new(ErrorKind::Misconfigured);
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.refused_for_good(&wakeup, Mode::Shared, &error, here(), now, effects);
+    });
+    assert_eq!(effects.rejections.len(), 2);
+    assert_eq!(lane.lane.waiters(), 2);
+    let next = contends(&mut effects, here());
+    assert!(!Arc::ptr_eq(&next, &wakeup));
 }
 
 #[test]

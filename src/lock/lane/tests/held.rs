@@ -1,6 +1,7 @@
 //! Hand-offs, releases and losses.
 
 use super::*;
+use crate::Owner;
 use crate::lock::effect::Report;
 
 #[test]
@@ -186,22 +187,22 @@ fn release_beside_forced_one_reports_own_reply() {
     }
 }
 
-fn force(lane: &mut TestLane, owner: &str) -> (Option<Moment>, Effects) {
+fn force(lane: &mut TestLane, owner: Owner) -> (Option<Moment>, Effects) {
     let report = Box::new(Report {
         reply: oneshot::channel().0,
         home: Some(here()),
     });
-    lane.event(|lane, now, effects| lane.force(owner, report, now, effects))
+    lane.event(|lane, now, effects| lane.force(owner, &mut Some(report), now, effects))
 }
 
 #[test]
 fn force_ends_hold_of_named_owner() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    let other = claim(2, RENEWED).owner.to_string();
-    let (until, effects) = force(&mut lane, &other);
+    let other = claim(2, RENEWED).owner;
+    let (until, effects) = force(&mut lane, other);
     assert!(until.is_none() && effects.is_empty() && grant.is_held(lane.now));
 
-    let (until, mut effects) = force(&mut lane, &grant.owner().to_string());
+    let (until, mut effects) = force(&mut lane, grant.owner());
     let drift = RENEWED.ttl.get() / 100 + 2 * MS;
     assert_eq!(until, Some(lane.now + (RENEWED.ttl.get() + drift)));
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && grant.is_marked_lost());
@@ -213,7 +214,7 @@ fn force_ends_hold_of_named_owner() {
 fn force_after_deadline_ends_nothing() {
     let (mut lane, grant) = TestLane::held(FIXED);
     lane.now = grant.valid_until();
-    let (until, effects) = force(&mut lane, &grant.owner().to_string());
+    let (until, effects) = force(&mut lane, grant.owner());
     assert!(until.is_none() && effects.is_empty());
 }
 

@@ -1,15 +1,19 @@
 //! The transitions of the table in `lock/mod.rs`.
 
 mod contending;
+mod downgrading;
 mod entering;
 mod held;
+mod joining;
 mod looking;
 mod offered;
 mod pace;
+mod permits;
 mod queued;
 mod renewing;
 mod returning;
 mod several_runtimes;
+mod shared;
 mod tenure;
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
@@ -20,16 +24,17 @@ use std::time::Duration;
 use super::state::*;
 use super::tenure::{TAKE_OVER, Tenure};
 use super::*;
-use crate::backend::{BackendError, Extended, Renewal, Renewed};
+use crate::backend::{BackendError, Extended, Mode, Renewal, Renewed};
 use crate::lock::attempt::{Answer, InlineAttempt};
 use crate::lock::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Wakeup, Work};
 use crate::lock::given::PickUp;
 use crate::lock::grant::Grant;
-use crate::lock::lease::Lease;
+use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::place::{PLACE, QueuePlace};
 use crate::lock::tests::*;
-use crate::lock::yielded::{PLACE, Yielded};
+use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, FencingToken};
 
@@ -215,7 +220,9 @@ impl TestLane {
             };
             lane.look(look, effects)
         });
-        (due.map(|(lease, ttl)| renewal(lease.get(), ttl)), effects)
+        let mode = self.lane.mode();
+        let renewal = |(lease, ttl)| renewal(LeaseNumber::get(lease), ttl).with_mode(mode);
+        (due.map(renewal), effects)
     }
 
     /// Returns the due renewal, and puts it in flight.
@@ -254,7 +261,7 @@ impl TestLane {
     }
 
     fn is_held(&self) -> bool {
-        self.lane.holder().is_some()
+        self.lane.is_held()
     }
 }
 

@@ -23,7 +23,7 @@ fn refuse(lane: &mut TestLane, wakeup: &Wakeup, sent: u64, place: Place) -> Effe
 fn queued() -> (TestLane, Wakeup, Answer) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, RENEWED));
     assert_eq!(contend_as(&mut lane, &wakeup, 3), Some(number(3)));
-    assert!(refuse(&mut lane, &wakeup, 3, Place::In(number(3))).is_empty());
+    assert!(refuse(&mut lane, &wakeup, 3, Place::In(place(3))).is_empty());
     (lane, wakeup, answer)
 }
 
@@ -48,7 +48,7 @@ fn leaves(effects: &mut Effects, place: u64) {
     assert!(effects.is_empty(), "{effects:?}");
 }
 
-const BEHIND: Yielded = Yielded::ToQueue { place: None };
+const BEHIND: Yielded = Yielded::TO_QUEUE;
 
 #[test]
 fn attempts_in_queue_share_lease() {
@@ -102,8 +102,8 @@ fn next_waiter_inherits_place() {
 fn permanent_error_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     let error = Error::new(ErrorKind::Misconfigured);
-    let ((), mut effects) = lane.event(|lane, _, effects| {
-        lane.refused_for_good(&wakeup, &error, effects);
+    let ((), mut effects) = lane.event(|lane, now, effects| {
+        lane.refused_for_good(&wakeup, Mode::Exclusive, &error, here(), now, effects);
     });
     assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
     leaves(&mut effects, 3);
@@ -163,7 +163,7 @@ fn dropped_attempt_leaves_queue() {
 #[test]
 fn rejection_of_replaced_task_leaves_queue() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let mut effects = refuse(&mut lane, &Wakeup::default(), 3, Place::In(number(3)));
+    let mut effects = refuse(&mut lane, &Wakeup::default(), 3, Place::In(place(3)));
     leaves(&mut effects, 3);
 }
 
@@ -285,9 +285,7 @@ fn shutdown_ends_pause_after_transfer() {
 fn waiters_contend_under_place_behind_others() {
     let (mut lane, grant) = TestLane::held(FIXED);
     let _answer = lane.enqueue(claim(2, RENEWED));
-    let place = Yielded::ToQueue {
-        place: Some(number(9)),
-    };
+    let place = Yielded::behind(Some(place(9)));
     let wakeup = contends(&mut yield_to(&mut lane, &grant, place), here());
     assert_eq!(contend_as(&mut lane, &wakeup, 10), Some(number(9)));
 }
@@ -295,22 +293,26 @@ fn waiters_contend_under_place_behind_others() {
 #[test]
 fn place_without_waiters_is_left() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    let place = Yielded::ToQueue {
-        place: Some(number(9)),
-    };
+    let place = Yielded::behind(Some(place(9)));
     leaves(&mut yield_to(&mut lane, &grant, place), 9);
 }
 
 #[test]
 fn place_in_late_reply_is_left() {
     let mut lane = TestLane::idle();
-    let place = Yielded::ToQueue {
-        place: Some(number(9)),
-    };
+    let place = Yielded::behind(Some(place(9)));
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.returned(number(1), Ok(()), place, here(), now, effects);
     });
     leaves(&mut effects, 9);
+}
+
+fn place(lease: u64) -> QueuePlace {
+    QueuePlace {
+        lease: number(lease),
+        mode: Mode::Exclusive,
+        limit: None,
+    }
 }
 
 fn transfer(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> (bool, Effects) {
@@ -319,6 +321,8 @@ fn transfer(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> (bool, Effects)
         counter: 100,
         since: lane.now,
         ttl: Span::new(1500 * MS),
+        mode: Mode::Exclusive,
+        limit: None,
     };
     lane.event(|lane, now, effects| {
         let transfer = (transfer, TOKENS);
@@ -353,7 +357,7 @@ fn transfer_to_other_place_or_loop_grants_nothing() {
 fn transfer_to_fixed_terms_keeps_place() {
     let (mut lane, wakeup, mut answer) = TestLane::looping(claim(1, FIXED));
     contend_as(&mut lane, &wakeup, 3);
-    assert!(refuse(&mut lane, &wakeup, 3, Place::In(number(3))).is_empty());
+    assert!(refuse(&mut lane, &wakeup, 3, Place::In(place(3))).is_empty());
     let (is_granted, effects) = transfer(&mut lane, &wakeup, 3);
     assert!(!is_granted && effects.is_empty());
     assert!(answer.try_recv().is_err() && lane.lane.has_place());

@@ -40,6 +40,18 @@ impl Model {
         })
     }
 
+    /// Acquires both locks under these names. Free ones without a queue come first.
+    pub(crate) fn share_both(locks: [&mut Self; 2], names: &[String; 2], ttl: i64) -> [Reply; 2] {
+        let [one, other] = locks;
+        let is_later = |lock: &Self| lock.body != Body::Free || lock.queue_exists();
+        if is_later(one) && !is_later(other) {
+            let second = other.share(&names[1], ttl);
+            one.dirty |= other.dirty;
+            return [one.share(&names[0], ttl), second];
+        }
+        Self::both([one, other], names, |it, name| it.share(name, ttl))
+    }
+
     /// Applies a script that removes fields of both locks, and then needs no free memory.
     pub(crate) fn both(
         locks: [&mut Self; 2],

@@ -1,7 +1,8 @@
 //! The places of the reference queue, and the waiter that is served next.
 
 use super::{
-    ALIVE, Body, CONFIRM, Counted, Model, PAUSE, POLL, POLLED, Place, STEP, TURN, manager_of,
+    ALIVE, CONFIRM, Counted, Mode, Model, PAUSE, POLL, POLLED, Place, STEP, TURN, manager_of,
+    mode_of,
 };
 
 /// Returns the time until the next attempt of a waiter that polls, with so many places before its own.
@@ -62,6 +63,12 @@ impl Model {
         self.settle();
     }
 
+    pub(super) fn forget_others(&mut self) {
+        self.dirty = true;
+        self.queue.places.retain(|it| *it != Place::Others);
+        self.settle();
+    }
+
     pub(super) fn offer(&mut self) {
         if !self.queue.places.contains(&Place::Others) && self.may_grow() {
             self.queue.places.push(Place::Others);
@@ -104,17 +111,30 @@ impl Model {
         Some(poll_after)
     }
 
-    /// Serves the first waiter of the free body. `own` is served without a transfer.
-    pub(super) fn serve(&mut self, own: Option<&str>) -> Served {
-        let others = self.is_turn_due();
+    /// Serves the first waiter of the free body, and if others can hold it as well, those before the first that cannot.
+    pub(super) fn transfer(&mut self, own: Option<&str>) -> Served {
+        let served = self.serve(own, None);
+        if let Served::To(name) = &served
+            && mode_of(name).is_some()
+            && own != Some(name)
+        {
+            self.admit(own);
+        }
+        served
+    }
+
+    /// Serves the first waiter of the free body. `own` is served without a transfer. `beside`: leases of this mode hold
+    /// the body, so a place that does not fit ends the search.
+    pub(super) fn serve(&mut self, own: Option<&str>, beside: Option<Mode>) -> Served {
+        let due = self.is_turn_due();
+        let others = due && beside.is_none();
         let mut asleep = None;
         let places = self.queue.places.clone();
         for (ahead, place) in places.into_iter().take(32).enumerate() {
             let (lease, listens, until) = match place {
+                Place::Others if beside.is_some() && due => return Served::Nobody,
                 Place::Others => {
-                    self.dirty = true;
-                    self.queue.places.retain(|it| *it != Place::Others);
-                    self.settle();
+                    self.forget_others();
                     if others && self.begin_turn() {
                         return Served::Others;
                     }
@@ -134,6 +154,9 @@ impl Model {
                 self.forget(&lease);
                 continue;
             }
+            if beside.is_some_and(|mode| !self.fits(mode, &lease)) {
+                return Served::Nobody;
+            }
             if listens {
                 if self.listening.contains(manager_of(&lease)) {
                     self.woken.push(lease.clone());
@@ -146,7 +169,10 @@ impl Model {
             }
             return self.give(lease, listens, others);
         }
-        asleep.map_or(Served::Nobody, |lease| self.give(lease, false, others))
+        match asleep {
+            Some(lease) if beside.is_none() => self.give(lease, false, others),
+            _ => Served::Nobody,
+        }
     }
 
     pub(super) fn give(&mut self, lease: String, listens: bool, others: bool) -> Served {
@@ -154,9 +180,7 @@ impl Model {
             self.offer();
         }
         self.forget(&lease);
-        let until = self.now + self.confirmed_within(listens);
-        let holder = lease.clone();
-        self.body = Body::Held { holder, until };
+        self.hold(&lease, self.confirmed_within(listens));
         Served::To(lease)
     }
 
@@ -181,7 +205,7 @@ impl Model {
     pub(super) fn freed(&mut self, published: bool) -> i64 {
         self.dirty = true;
         if !published && !self.foreign_queue {
-            match self.serve(None) {
+            match self.transfer(None) {
                 Served::To(_) => return 2,
                 Served::Others => {
                     self.published += 1;

@@ -1,7 +1,10 @@
 //! Exclusion, validity, losses, tokens and counts.
 
 use super::{History, assert_finds, item};
+use tower_lock::backend::Mode;
+
 use crate::plan::{Acquire, Command};
+use crate::seen::Largest;
 use crate::store::Store;
 use crate::tests::acquire;
 use crate::violation::Invariant;
@@ -82,17 +85,23 @@ async fn checker_finds_guard_held_after_report() {
 
 #[tokio::test(start_paused = true)]
 async fn checker_finds_guard_held_after_force() {
-    assert_finds(Invariant::Loss, async |history, fault| {
-        history.renewed_guard(0).await;
-        history.advance(1).await;
-        let start = history.environment.now();
-        if !fault {
-            let forced = history.managers[0].force_release(key(0));
-            assert!(history.drive(forced).await.unwrap());
-        }
-        history.environment.check_forced(0, 0, start);
-    })
-    .await;
+    let permit = Acquire {
+        permits: Some(2),
+        ..acquire()
+    };
+    for asked in [acquire(), permit] {
+        assert_finds(Invariant::Loss, async |history, fault| {
+            history.guard(0, None, &asked).await;
+            history.advance(1).await;
+            let start = history.environment.now();
+            if !fault {
+                let forced = history.managers[0].force_release(key(0));
+                assert!(history.drive(forced).await.unwrap());
+            }
+            history.environment.check_forced(0, 0, start);
+        })
+        .await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,8 +203,9 @@ async fn checker_finds_token_out_of_order() {
         let (waiter, guard) = history.acquire(0, None, &acquire()).await;
         let token = guard.fencing_token().get();
         let last = token - i64::from(!fault);
-        let other = history.managers[0].new_owner();
-        history.seen().tokens.insert(0, (last, other));
+        let mut last_of = Largest::default();
+        last_of.raise(Mode::Exclusive, last);
+        history.seen().tokens.insert(0, last_of);
         history.granted(&waiter, &acquire(), guard);
     })
     .await;

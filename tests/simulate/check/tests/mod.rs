@@ -4,14 +4,16 @@
 mod commands;
 mod guards;
 mod keys;
+mod permits;
 mod releases;
+mod shared;
 mod turns;
 mod waiters;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tower_lock::backend::LeaseId;
+use tower_lock::backend::{LeaseId, Mode};
 use tower_lock::{LockGuard, LockManager};
 use uuid::Uuid;
 
@@ -112,6 +114,12 @@ impl History {
     ) -> (Waiter, LockGuard) {
         let id = self.environment.acquire_starts(manager, 0, asked, None);
         let mut request = self.managers[manager].acquire(key(0));
+        if !asked.shared.is_empty() {
+            request = request.shared();
+        }
+        if let Some(limit) = asked.permits {
+            request = request.permits(limit.into());
+        }
         if let Some(lease) = lease {
             request = request.lease(Duration::from_millis(lease));
         }
@@ -152,7 +160,7 @@ impl History {
     /// The lease that holds the key.
     fn lease(&self) -> LeaseId {
         let store = self.environment.store.lock().unwrap();
-        store.holder(0, self.environment.now()).unwrap().0
+        store.latest(0, self.environment.now()).unwrap().0
     }
 }
 
@@ -165,6 +173,8 @@ fn item(lease: LeaseId, ttl: Ms) -> Item {
     Item {
         key: 0,
         lease: Some(lease),
+        mode: Mode::Exclusive,
+        limit: 0,
         ttl: MS * Time::try_from(ttl).unwrap(),
         listens: true,
         next: None,

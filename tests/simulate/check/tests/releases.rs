@@ -2,8 +2,10 @@
 
 use tower_lock::ErrorKind;
 
-use super::{History, assert_finds, item};
+use super::{History, assert_finds, assert_finds_in, item};
+use crate::executor::Runtime;
 use crate::plan::Command;
+use crate::tests::plan;
 use crate::violation::Invariant;
 
 /// Releases a guard, which the store no longer holds after `lost`. The release reports this outcome.
@@ -57,6 +59,27 @@ async fn checker_finds_endless_release() {
         let release = history.environment.release_starts(id);
         history.seen().releases[0].until = history.environment.now();
         history.advance(if fault { 800 } else { 600 }).await;
+        history.observe();
+        history.environment.release_ends(release, "ends");
+    })
+    .await;
+}
+
+/// The caller itself notices a suspend within a second.
+#[tokio::test(start_paused = true)]
+async fn checker_finds_endless_release_after_suspend() {
+    let mut plan = plan();
+    (plan.managers[0].runtimes, plan.managers[0].fixed) = (2, Some(1));
+    assert_finds_in(plan, Invariant::ReleaseEnds, async |history, fault| {
+        let ended = Runtime::new(2, 0, &history.environment.alarm);
+        ended.stop();
+        history.environment.runtimes.lock().unwrap()[0].push(ended);
+        let id = history.renewed_guard(0).await;
+        let release = history.environment.release_starts(id);
+        history.seen().releases[0].until = history.environment.now();
+        history.advance(1).await;
+        history.seen().resumed = history.environment.now();
+        history.advance(if fault { 1_020 } else { 1_000 }).await;
         history.observe();
         history.environment.release_ends(release, "ends");
     })

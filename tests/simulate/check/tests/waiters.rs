@@ -102,6 +102,31 @@ async fn checker_finds_more_waiters_than_bound() {
     .await;
 }
 
+/// An acquire that is not polled waits beyond the bound of its key.
+#[tokio::test(start_paused = true)]
+async fn checker_finds_polled_waiter_beyond_bound_of_key() {
+    let mut plan = plan();
+    plan.managers[0].max_waiters_per_key = 1;
+    plan.actors.extend(idle_actors());
+    assert_finds_in(plan, Invariant::Bounds, async |history, fault| {
+        history.renewed_guard(0).await;
+        let waiters = (0..3).map(|_| {
+            let waiter = history.managers[0].acquire(key(0)).wait_forever();
+            Box::pin(waiter.into_future())
+        });
+        let mut waiters: Vec<_> = waiters.collect();
+        for waiter in &mut waiters {
+            assert!(futures_util::poll!(waiter).is_pending());
+        }
+        let id = (history.environment).acquire_starts(0, 0, &waits_forever(), None);
+        if !fault {
+            history.environment.acquire_stalls(id);
+        }
+        history.observe();
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn checker_finds_more_waiters_of_key_than_bound() {
     let mut plan = plan();

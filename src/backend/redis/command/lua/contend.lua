@@ -2,8 +2,8 @@
 -- waiter of a free one, or enters the queue, or refreshes the place there.
 --
 -- KEYS[1] lock body, KEYS[2] queue, KEYS[3] fencing counter
--- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel, ARGV[4] '!' for a waiter that listens, '?' for one that
--- polls, ARGV[5] as `blind` in queue.lua, or 0
+-- ARGV[1] lease id, or the name of a shared lease or a permit, ARGV[2] TTL in ms, ARGV[3] channel, ARGV[4] '!' for a
+-- waiter that listens, '?' for one that polls, ARGV[5] as `blind` in queue.lua, or 0; for a permit ARGV[6] its limit
 -- Reply: granted: as acquire.lua, or if waiters were passed over, {the same, 0, their number}; confirmed: as a repeated
 -- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
 -- processes in the queue, time until the next attempt of a waiter that polls or 0, as release.lua what became of the
@@ -17,8 +17,9 @@
 blind = ARGV[5] ~= '0' and ARGV[5]
 fence = not blind and KEYS[3]
 local body, queue, lease, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[3]
+limit = is_permit(lease) and tonumber(ARGV[6]) or 0
 local left = redis.call('pttl', body)
-local again = left ~= -2 and redis.call('hexists', body, lease) == 1
+local again = left ~= -2 and holds(body, lease)
 if not again then
   if left == -1 then
     return left
@@ -41,6 +42,15 @@ if not again then
         left = redis.call('pttl', body)
       end
     end)
+  end
+  local mode = mode_of(lease)
+  if left ~= -2 and mode and redis.call('hget', body, 'mode') == mode then
+    local fine, wanted = pcall(function()
+      announce(queue, channel, now)
+      return is_wanted(queue, channel, now, lease)
+    end)
+    local wait = limit > 0 and full(body, limit, now)
+    left = wait or fine and wanted and left or -2
   end
   if left ~= -2 then
     local fine, count = pcall(function()
@@ -70,14 +80,17 @@ end
 if not again then
   pcall(forget, queue, lease)
 end
-redis.call('hset', body, lease, '1')
--- A body without a TTL would block its key forever: if PEXPIRE is rejected, the body is deleted.
-local armed = redis.pcall('pexpire', body, ARGV[2])
+local armed = hold(body, lease, tonumber(ARGV[2]), clock())
 if armed ~= 1 then
-  redis.call('del', body)
   return armed
 end
-if again then
+if mode_of(lease) then
+  -- The body is written, so a denied read raises no error.
+  pcall(admit, body, queue, channel, clock())
+  if again then
+    return { -2 - counter }
+  end
+elseif again then
   -- The body is written, so a denied read raises no error.
   local fine, kind = pcall(kind_of, channel, lease, ARGV[4])
   local confirm = blind ~= '2' and fine and kind == '!' and CONFIRM or POLLED

@@ -8,13 +8,26 @@
 local answers, count = {}, math.floor(#KEYS / 2)
 blind = ARGV[2 * count + 1]
 fence = KEYS[2 * count + 1] or not blind and FENCE
+-- Removes the place of a lease of any mode.
+local function forget_all(queue, lease)
+  local shared, permit = 's' .. lease, 'p' .. lease
+  local marks = { '!' .. lease, '?' .. lease, '!' .. shared, '?' .. shared, '!' .. permit, '?' .. permit }
+  redis.call('zrem', queue, lease, shared, permit, unpack(marks))
+  settle(queue)
+end
 for i = 1, count do
   local body, queue, lease = KEYS[i], KEYS[count + i], ARGV[2 * i - 1]
-  pcall(forget, queue, lease)
-  local held = redis.pcall('hdel', body, lease)
+  pcall(forget_all, queue, lease)
+  local held = ended(body, lease)
   if held == 1 then
     held = free(body, queue, ARGV[2 * i])
+  elseif held == KEPT then
+    held = 1
   end
+  -- A lease may have been before others that fit.
+  pcall(function()
+    admit(body, queue, ARGV[2 * i], clock())
+  end)
   answers[i] = held
 end
 if count == 1 then

@@ -1,19 +1,25 @@
 -- Prepended to the scripts that use the queue of a lock's waiters, after the messages, the numbers and `listeners`.
 --
 -- The queue is a sorted set with these members:
---   <lease id>    the place of a process; its score is a ticket, one above the last ticket
+--   <lease id>    the place of a process; its score is a ticket, a whole number above the last ticket
 --   !<lease id>   the deadline of a waiter that listens at this server, in ms of the server's clock
 --   ?<lease id>   the deadline of a waiter that polls, counted from its next attempt
+--   s<lease id>   the place of a shared lease, which has its deadline under !s<lease id> or ?s<lease id>
+--   p<lease id>   the same of a permit; its ticket has a fraction, the limit of the permit divided by 65,536
 --   ~             the place of the clients that listen outside the queue: Redisson, older versions
 --   ~!            the end of their turn
 --   ~@            the time of their next turn, where the server cannot count them
+--   ~^<manager>   the deadline until which an exclusive lease waits that votes, as in vote.lua. Leases that vote have no
+--                 places.
 -- Tickets are small, and deadlines are above 1e12, so all places come first. A key that does not exist has the effect
 -- of an empty queue, so every write of a new key also sets its TTL.
 --
 -- The message of a transfer is '<lease id> <counter>', or '<lease id>' without a counter. A message with a counter
 -- is a grant if the transfer came after the last `contend` of the process that received a reply. The process compares
 -- the counter with this reply, which contains a number that exactly the later counters exceed. The lease then
--- lasts for CONFIRM from the transfer on, and so from the moment before that `contend` was sent.
+-- lasts for CONFIRM from the transfer on, and so from the moment before that `contend` was sent. Before the first
+-- `contend` of a lease, the reply to the `release_or_keep` that entered it serves instead: no transfer went to a new
+-- lease before.
 --
 -- - The transfer comes before its message, so a message is sent only for a lease that holds the lock. Only its own
 --   process ends it. The task that waits under the lease does so after its wait, and it reads no message while
@@ -43,6 +49,8 @@ local refused
 local blind
 -- The key of the fencing counter, or nil if the messages of transfers carry none.
 local fence
+-- The limit of the permit that the caller asks for, or 0.
+local limit = 0
 -- The time of the server in ms, read once.
 local read
 local function clock()
@@ -56,6 +64,26 @@ end
 -- step back of the clock, or from a server whose clock is ahead, and would block the key until then.
 local function is_ahead(mark, now, span)
   return mark > now and mark <= now + span
+end
+-- Returns true for the name of a shared lease, in the body and in the queue: 's' before its id, which begins with a
+-- hexadecimal digit.
+local function is_shared(name)
+  return string.byte(name) == 115
+end
+-- Returns true for the name of a permit: 'p' before its id.
+local function is_permit(name)
+  return string.byte(name) == 112
+end
+-- Returns the mode of a body that this lease and others can hold, or nil for an exclusive lease.
+local function mode_of(name)
+  return is_shared(name) and 'shared' or is_permit(name) and 'permits' or nil
+end
+-- Returns true if the lease with this name holds the body. One of several may have expired before the body.
+local function holds(body, name)
+  if not mode_of(name) then
+    return redis.call('hexists', body, name) == 1
+  end
+  return tonumber(redis.call('hget', body, name) or 0) > clock()
 end
 -- Returns true if clients outside the queue are due a turn. `outside`: whether they listen, if the caller has
 -- counted them.
@@ -115,17 +143,100 @@ local function forget(queue, lease)
 end
 -- Gives a new member the last place, with these scores and members besides. Returns false if the server rejects it,
 -- as with full memory.
-local function enter(queue, member, ...)
+local function enter(queue, member, fraction, ...)
   local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', 0, 1)[2]
-  local added = redis.pcall('zadd', queue, (last or 0) + 1, member, ...)
+  local added = redis.pcall('zadd', queue, math.floor(last or 0) + 1 + fraction, member, ...)
   if type(added) == 'table' then
     refused = added
     return false
   end
   return true
 end
-local function own_channel(channel, lease)
-  return channel .. '%' .. string.sub(lease, 1, 36)
+local function own_channel(channel, name)
+  local first = mode_of(name) and 2 or 1
+  return channel .. '%' .. string.sub(name, first, first + 35)
+end
+-- Returns the deadline of a place in ms and whether its waiter listens, or nil if it has passed.
+local function deadline(queue, name, now)
+  local heard = redis.call('zscore', queue, '!' .. name)
+  local till = tonumber(heard or redis.call('zscore', queue, '?' .. name) or 0)
+  if till > now then
+    return till, heard
+  end
+end
+-- Gives the clients that listen outside the queue a place in it, if they can be counted: a lock that several leases hold
+-- may not become free otherwise.
+local function announce(queue, channel, now)
+  local due = not blind and is_turn_due(queue, channel, now)
+  if due and not redis.call('zscore', queue, '~') and enter(queue, '~', 0) then
+    redis.call('pexpire', queue, 2 * ALIVE)
+  end
+end
+-- Returns true if `own`, a shared lease or a permit, has to wait: a client outside the queue waits before it, or a
+-- lease. Shared leases do not wait for each other. Without a place of its own, it comes last. For the intent of an
+-- exclusive lease, returns the rest in ms, unless `reader` is of the same process.
+local function is_wanted(queue, channel, now, own, reader)
+  for _, name in ipairs(redis.call('zrange', queue, 0, 31)) do
+    if name == own or string.find(name, '^[!?]') then
+      return false
+    elseif string.find(name, '^~%^') then
+      local left = redis.call('zscore', queue, name) - now
+      if left > 0 and not (reader and string.sub(name, 3) == string.sub(reader, 2, 37)) then
+        return left
+      end
+    elseif name == '~' then
+      if is_turn_due(queue, channel, now) then
+        return true
+      end
+      forget(queue, name)
+    elseif name == '~!' or name == '~@' or is_shared(own) and is_shared(name) then
+      -- It delays no shared lease.
+    elseif deadline(queue, name, now) then
+      return true
+    end
+  end
+  return false
+end
+-- Returns the time in ms after which a permit may be free, or nil if one is. A body with permits has a field for each
+-- with its deadline, 'mode', and 'next', which no deadline precedes. So most calls count the fields, and read none.
+local function full(body, most, now)
+  if redis.call('hlen', body) - 2 < most then
+    return nil
+  end
+  local next = tonumber(redis.call('hget', body, 'next') or 0)
+  if next > now then
+    return next - now
+  end
+  -- In one order, and without the permission to read a whole hash.
+  local names, values, count = redis.call('hkeys', body), redis.call('hvals', body), 0
+  next = nil
+  for i, name in ipairs(names) do
+    if is_permit(name) then
+      local at = tonumber(values[i])
+      if at <= now then
+        redis.call('hdel', body, name)
+      else
+        count = count + 1
+        next = math.min(next or at, at)
+      end
+    end
+  end
+  -- A server with full memory rejects it, and the next call reads the fields again.
+  redis.pcall('hset', body, 'next', string.format('%.0f', next or now))
+  if count < most then
+    return nil
+  end
+  return next - now
+end
+-- Returns true if the place of this name may hold the body beside the leases of `mode`, which hold it.
+local function fits(body, mode, queue, name, now)
+  if mode_of(name) ~= mode then
+    return false
+  elseif mode == 'shared' then
+    return true
+  end
+  local ticket = tonumber(redis.call('zscore', queue, name) or 0)
+  return not full(body, math.floor(ticket % 1 * 65536 + 0.5), now)
 end
 -- Returns '!' for a waiter that listens at this server, otherwise '?'. Every `contend` decides it again: a waiter
 -- that listens at a replica polls, since this server does not count its subscription.
@@ -143,27 +254,62 @@ local function wait(queue, channel, lease, kind, now)
   if ticket then
     redis.call('zrem', queue, (kind == '!' and '?' or '!') .. lease)
     redis.call('zadd', queue, deadline, mark)
-  elseif not enter(queue, lease, deadline, mark) then
+  elseif not enter(queue, lease, limit / 65536, deadline, mark) then
     return false
   end
   redis.call('pexpire', queue, 2 * ALIVE)
   return again
 end
--- Removes a waiter from the queue, and transfers the free body to it. Returns the lease, or false if the server rejects
--- it. With a channel, then notifies the waiter. The message can be a grant, so it is the last step.
-local function give(body, queue, lease, ttl, others, channel)
+-- Writes a lease into the body. Returns 1, or the reply that rejects it.
+local function hold(body, name, ttl, now)
+  -- A body without a TTL would block its key forever: if PEXPIRE is rejected, the body is deleted.
+  local mode = mode_of(name)
+  if not mode then
+    redis.call('hset', body, name, '1')
+    local armed = redis.pcall('pexpire', body, ttl)
+    if armed ~= 1 then
+      redis.call('del', body)
+    end
+    return armed
+  end
+  -- A repeat does not shorten the lease, because the body would outlive it.
+  local left = redis.call('pttl', body)
+  local held = redis.call('hget', body, name)
+  local till = math.max(now + ttl, tonumber(held or 0))
+  local text = string.format('%.0f', till)
+  if left == -2 then
+    -- The first lease tries the reads that its renewal and its release need: if they are denied, it is not granted.
+    redis.call('hvals', body)
+    redis.call('hkeys', body)
+    return hold_free(body, name, ttl, text)
+  end
+  if mode == 'permits' then
+    local next = math.min(tonumber(redis.call('hget', body, 'next') or 0), till)
+    redis.call('hset', body, 'mode', mode, 'next', string.format('%.0f', next), name, text)
+  else
+    redis.call('hset', body, 'mode', mode, name, text)
+  end
+  local armed = redis.pcall('pexpire', body, math.max(left, ttl))
+  if armed ~= 1 then
+    redis.call('hdel', body, name)
+  end
+  return armed
+end
+-- Removes a waiter from the queue, and transfers the body to it, which is free or has room for it. Returns the lease, or
+-- false if the server rejects it. With a channel, then notifies the waiter. The message can be a grant, so it is the
+-- last step.
+local function give(body, queue, lease, ttl, others, now, channel)
   if others and not redis.call('zscore', queue, '~') then
-    enter(queue, '~')
+    enter(queue, '~', 0)
   end
   forget(queue, lease)
-  redis.call('hset', body, lease, '1')
-  if redis.pcall('pexpire', body, ttl) ~= 1 then
-    redis.call('del', body)
+  if hold(body, lease, ttl, now) ~= 1 then
     return false
   end
   if channel then
     local counter = fence and next_number(fence)
-    sent(wake(channel, counter and lease .. string.format(' %.0f', counter) or lease))
+    local id = mode_of(lease) and string.sub(lease, 2) or lease
+    sent(wake(channel, counter and id .. string.format(' %.0f', counter) or id))
   end
   return lease
 end
@@ -178,11 +324,16 @@ end
 -- sleeps if its next attempt is further away than from an attempt at its present place. So a waiter sleeps only
 -- after places before its own became free. The first one that polls is served by the first release after its next
 -- attempt, which comes within POLL. If all waiters sleep, the first one is served.
-local function transfer(body, queue, channel, now, own, outside)
-  local others = is_turn_due(queue, channel, now, outside)
+--
+-- `beside`: the mode of the leases that hold the body, so only waiters that fit are served, up to the first that does
+-- not.
+local function serve(body, queue, channel, now, own, others, beside)
   local asleep
   for index, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
     if lease == '~' then
+      if beside and is_turn_due(queue, channel, now) then
+        return false
+      end
       forget(queue, lease)
       if others and begin_turn(queue, now) then
         return '~'
@@ -192,27 +343,47 @@ local function transfer(body, queue, channel, now, own, outside)
     elseif string.find(lease, '^[!?~]') then
       break
     else
-      local heard = redis.call('zscore', queue, '!' .. lease)
-      local till = heard or redis.call('zscore', queue, '?' .. lease)
-      if not till or tonumber(till) <= now then
+      local till, heard = deadline(queue, lease, now)
+      if not till then
         passed_over = passed_over + 1
         forget(queue, lease)
+      elseif beside and not fits(body, beside, queue, lease, now) then
+        return false
       elseif not heard then
         if till - ALIVE <= now + pace(index - 1) then
-          return give(body, queue, lease, POLLED, others)
+          return give(body, queue, lease, POLLED, others, now)
         end
         asleep = asleep or lease
       else
         local own = own_channel(channel, lease)
         if blind == '2' then
-          return give(body, queue, lease, POLLED, others, own)
+          return give(body, queue, lease, POLLED, others, now, own)
         elseif is_heard(own) then
-          return give(body, queue, lease, CONFIRM, others, own)
+          return give(body, queue, lease, CONFIRM, others, now, own)
         end
       end
     end
   end
-  return asleep and give(body, queue, asleep, POLLED, others)
+  return asleep and not beside and give(body, queue, asleep, POLLED, others, now)
+end
+-- Transfers a body that shared leases or permits hold to the waiters before the first that does not fit, and before
+-- `own`.
+local function admit(body, queue, channel, now, own)
+  local mode = redis.call('hget', body, 'mode')
+  for _ = 1, mode and 32 or 0 do
+    local to = serve(body, queue, channel, now, own, false, mode)
+    if not to or to == own then
+      return
+    end
+  end
+end
+-- Transfers the free body as `serve`, and then to the waiters that may share it.
+local function transfer(body, queue, channel, now, own, outside)
+  local to = serve(body, queue, channel, now, own, is_turn_due(queue, channel, now, outside))
+  if to and to ~= own and to ~= '~' and mode_of(to) then
+    admit(body, queue, channel, now, own)
+  end
+  return to
 end
 -- Serves the queue after the body was deleted. `published`: there is no queue, and the release was published, with this
 -- result. Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 4

@@ -17,9 +17,11 @@ local alone = #KEYS == count
 if count == 1 and not alone then
   -- Most calls: a loop and the tables of several keys would cost as much as another command.
   local queued = redis.pcall('exists', KEYS[2]) ~= 0
-  local held = redis.pcall('hdel', KEYS[1], ARGV[1])
-  if held ~= 1 then
-    return held
+  local held = ended(KEYS[1], ARGV[1])
+  if held == KEPT and queued then
+    wanted = { KEPT }
+  elseif held ~= 1 then
+    return held == KEPT and 1 or held
   elseif queued then
     wanted = { 'queue' }
   else
@@ -32,8 +34,13 @@ if count == 1 and not alone then
 else
   local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
   for i = 1, count do
-    local held = redis.pcall('hdel', KEYS[i], ARGV[2 * i - 1])
-    if held ~= 1 then
+    local held = ended(KEYS[i], ARGV[2 * i - 1])
+    if held == KEPT then
+      if queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
+        wanted = wanted or {}
+        wanted[i] = KEPT
+      end
+    elseif held ~= 1 then
       others = others or {}
       others[i] = held
     elseif queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then

@@ -7,7 +7,8 @@
 -- ARGV[7] the lease that enters the queue after a release, or empty, ARGV[8] its kind as in contend.lua,
 -- ARGV[9] as `blind` in queue.lua, or 0
 -- Reply: kept: the first new counter as a negative number, or nil without a new one; released: {number of other
--- processes, as release.lua, 1 if the next lease is in the queue}; in use: that number; not held: 0.
+-- processes, as release.lua, 1 if the next lease polls in the queue, 2 if it listens there, then as contend.lua for a
+-- lease whose messages can be grants}; in use: that number; not held: 0.
 --
 -- One script counts and decides. A process that subscribes or enters the queue later attempts after that. Most
 -- processes in the queue also subscribe, so the queue is counted only where no other process subscribes. With memory
@@ -35,7 +36,11 @@ if others > 0 then
     local fine, queued = pcall(function()
       return ARGV[7] ~= '' and wait(KEYS[3], ARGV[3], ARGV[7], ARGV[8], now)
     end)
-    return { others, to, fine and queued and 1 or 0 }
+    local entered, last = fine and queued and 1 or 0, nil
+    if entered == 1 and queued == 0 then
+      entered, last = 2, fence and last_number(fence, now) or nil
+    end
+    return { others, to, entered, last, CONFIRM }
   end
   return others
 end

@@ -2,7 +2,11 @@
 blind = ARGV[2 * count + 1]
 fence = KEYS[2 * count + 1] or not blind and FENCE
 for i = 1, count do
-  if wanted[i] then
+  if wanted[i] == KEPT then
+    -- A permit is free for the next waiter.
+    pcall(admit, KEYS[i], KEYS[count + i], ARGV[2 * i], clock())
+    others[i] = 1
+  elseif wanted[i] then
     others[i] = free(KEYS[i], KEYS[count + i], ARGV[2 * i], wanted[i] ~= 'queue' and wanted[i])
   end
 end

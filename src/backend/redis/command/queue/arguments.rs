@@ -29,7 +29,7 @@ impl Calls {
     }
 
     /// Returns the argument for an unusual count. The usual release is shorter without.
-    pub(super) fn blind(&self, route: &Route) -> Option<u8> {
+    pub(in crate::backend::redis::command) fn blind(&self, route: &Route) -> Option<u8> {
         let counted = self.counted(route);
         (counted != Counted::All).then_some(counted as u8)
     }

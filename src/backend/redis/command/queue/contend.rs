@@ -1,15 +1,18 @@
 //! Waits for a lock in its queue.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
 use crate::backend::redis::command::error::{CommandError, is_out_of_memory};
-use crate::backend::redis::command::names::{Lease, millis};
+use crate::backend::redis::command::names::{Lease, Named, millis};
 use crate::backend::redis::command::reply::{contended, is_contend_unpublished, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Undo;
-use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended};
+use crate::backend::{
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Mode,
+};
 
 impl Calls {
     /// Contends for a key in the order of its queue.
@@ -47,6 +50,8 @@ impl Calls {
             lease,
             ttl,
             listens,
+            mode,
+            limit,
             ..
         } = *request;
         let script = &self.scripts.contend;
@@ -54,11 +59,14 @@ impl Calls {
         let quarantine = period.map(|_| at.quarantine());
         let more = usize::from(period.is_some());
         let size = body.len() + queue.len() + 2 * fence.len() + at.channel().len();
-        let mut command = script.evalsha(3 + more, 5 + more, size + Lease::MAX_LEN + 4 * OVERHEAD);
+        let args = 5 + more + usize::from(limit.is_some());
+        let mut command = script.evalsha(3 + more, args, size + Lease::MAX_LEN + 4 * OVERHEAD);
         command.arg(body).arg(queue).arg(fence).arg(quarantine);
-        command.arg(Lease(lease)).arg(millis(ttl)).arg(at.channel());
+        command.arg(Named(mode, lease));
+        command.arg(millis(ttl)).arg(at.channel());
         command.arg(kind(listens));
-        command.arg(self.blind(at.route).unwrap_or(0)).arg(period);
+        command.arg(self.blind(at.route).unwrap_or(0));
+        command.arg(limit.map(NonZeroU16::get)).arg(period);
         let leave = || self.undo_one(&self.scripts.leave, at, lease);
         let undo = Undo {
             commands: &leave,
@@ -73,7 +81,7 @@ impl Calls {
                 Box::pin(self.contend_outside(period, at, request)).await
             }
             Err(CommandError::Scattered(_)) => {
-                let acquired = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+                let acquired = self.without_queue(period, at, request).await;
                 note(at, acquired.as_ref());
                 if let Ok(Acquired::Granted { .. }) = &acquired {
                     // If this fails, the place expires.
@@ -82,7 +90,7 @@ impl Calls {
                 acquired.map(Contended::from)
             }
             Err(error) if error.is_denied() => {
-                let acquired = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+                let acquired = self.without_queue(period, at, request).await;
                 note(at, acquired.as_ref());
                 if acquired.is_ok() {
                     self.log_denied_queue();
@@ -120,6 +128,25 @@ impl Calls {
         }
     }
 
+    /// Acquires by calls of one key each.
+    async fn without_queue(
+        &self,
+        period: Option<u64>,
+        at: KeyRoute<'_>,
+        request: &ContendRequest,
+    ) -> Result<Acquired, BackendError> {
+        let (lease, ttl) = (request.lease, request.ttl);
+        match request.mode {
+            Mode::Exclusive => Box::pin(self.acquire_scattered(period, at, lease, ttl)).await,
+            Mode::Shared | Mode::Permit => {
+                let request = AcquireRequest::new(request.key.clone(), lease, ttl)
+                    .with_mode(request.mode)
+                    .with_limit(request.limit);
+                Box::pin(self.share_scattered(period, at, &request)).await
+            }
+        }
+    }
+
     /// Returns the outcome for a lease outside the queue, which rejected it with `error`.
     fn without_place(
         &self,
@@ -130,7 +157,9 @@ impl Calls {
             // The server would also reject the release of the holder, so the time until its expiry shows nothing.
             BackendErrorKind::Unavailable if !is_out_of_memory(&error) => return Err(error),
             BackendErrorKind::Misconfigured => self.log_denied_queue(),
-            BackendErrorKind::Unavailable | BackendErrorKind::Conflict => {}
+            BackendErrorKind::Unavailable
+            | BackendErrorKind::Conflict
+            | BackendErrorKind::Unsupported => {}
         }
         Ok(Acquired::busy(left).into())
     }

@@ -6,6 +6,9 @@ use crate::backend::redis::command::reply::{holder, released, unpublished};
 use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder, Released};
 
+/// The most reads of the holders before a forced release.
+const READS: usize = 10;
+
 impl Calls {
     pub(crate) async fn inspect(&self, at: KeyRoute<'_>) -> Result<Option<Holder>, BackendError> {
         let script = &self.scripts.inspect;
@@ -23,19 +26,29 @@ impl Calls {
         holder(reply.value)
     }
 
-    /// Releases the lock of its present holder.
+    /// Releases the lock of its present holder, or of all of them. Of several, the one that was read may end before the
+    /// release, and the others hold the lock still.
     pub(crate) async fn force_release(
         &self,
         at: KeyRoute<'_>,
     ) -> Result<ForceReleased, BackendError> {
-        match self.inspect(at).await? {
-            None => Ok(ForceReleased::NotHeld),
-            Some(holder) if holder.id.is_empty() => Err(BackendError::refused(
-                BackendErrorKind::Misconfigured,
-                Cause::UnreadableHolder,
-            )),
-            Some(holder) => self.release_holder(at, &holder.id).await,
+        for _ in 0..READS {
+            let Some(holder) = self.inspect(at).await? else {
+                break;
+            };
+            if holder.id.is_empty() {
+                let cause = Cause::UnreadableHolder;
+                return Err(BackendError::refused(
+                    BackendErrorKind::Misconfigured,
+                    cause,
+                ));
+            }
+            let outcome = self.release_by_force(at, &holder.id, false).await?;
+            if outcome == ForceReleased::Released || holder.leases == 1 {
+                return Ok(outcome);
+            }
         }
+        Ok(ForceReleased::NotHeld)
     }
 
     /// Releases the lock of `holder`, and of no other.
@@ -44,15 +57,26 @@ impl Calls {
         at: KeyRoute<'_>,
         holder: &str,
     ) -> Result<ForceReleased, BackendError> {
+        self.release_by_force(at, holder, true).await
+    }
+
+    /// Releases the lock that `holder` has. `alone`: not those of others that share it.
+    async fn release_by_force(
+        &self,
+        at: KeyRoute<'_>,
+        holder: &str,
+        alone: bool,
+    ) -> Result<ForceReleased, BackendError> {
         let script = &self.scripts.force_release;
         let with_queue = |queue: Option<_>| {
             let fence = self.fence_of_transfers(at.route);
             let fence = fence.filter(|_| queue.is_some());
             let keys = 1 + usize::from(queue.is_some()) + usize::from(fence.is_some());
-            let mut command = script.evalsha(keys, 3, 512);
+            let mut command = script.evalsha(keys, 4, 512);
             command.arg(at.body()).arg(queue).arg(fence);
             command.arg(holder).arg(at.channel());
-            command.arg(self.blind(at.route));
+            command.arg(self.blind(at.route).unwrap_or(0));
+            command.arg(u8::from(alone));
             command
         };
         let reply = match call(script, at.route, &with_queue(self.queue_of(at))).await {

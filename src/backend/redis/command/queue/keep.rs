@@ -6,9 +6,9 @@ use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::unexpected;
 use crate::backend::redis::command::names::{Lease, millis};
-use crate::backend::redis::command::reply::{released, unpublished};
+use crate::backend::redis::command::reply::{released, transfer_terms, unpublished};
 use crate::backend::redis::command::send::call;
-use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept};
+use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept, TransferTerms};
 
 /// The outcome of [`Calls::release_or_keep`].
 pub(crate) enum Passed {
@@ -19,6 +19,7 @@ pub(crate) enum Passed {
         released: Released,
         others: u32,
         queued: bool,
+        transfers: Option<TransferTerms>,
     },
     NotHeld,
 }
@@ -61,12 +62,14 @@ impl Calls {
                 released: Released::Released,
                 others: 0,
                 queued: request.next.is_some(),
+                transfers: None,
             }),
             Value::Int(0) => Ok(Passed::NotHeld),
             Value::Int(others @ 1..) => Ok(Passed::Wanted {
                 released: Released::Released,
                 others: u32::try_from(*others).unwrap_or(u32::MAX),
                 queued: false,
+                transfers: None,
             }),
             Value::Int(_kept) if reply.asked => {
                 Box::pin(self.release_scattered(at, request.lease, release)).await
@@ -74,7 +77,8 @@ impl Calls {
             Value::Int(kept) => Ok(Passed::Kept(Some(kept.unsigned_abs()))),
             Value::Nil => Ok(Passed::Kept(None)),
             Value::Array(fields) => {
-                let [Value::Int(others), outcome, Value::Int(queued)] = &fields[..] else {
+                let [Value::Int(others), outcome, Value::Int(queued), terms @ ..] = &fields[..]
+                else {
                     return Err(unexpected(&reply.value));
                 };
                 if unpublished(outcome).is_some() {
@@ -83,7 +87,8 @@ impl Calls {
                 Ok(Passed::Wanted {
                     released: released(outcome, Released::Released)?,
                     others: u32::try_from(*others).unwrap_or(u32::MAX),
-                    queued: *queued == 1,
+                    queued: *queued > 0,
+                    transfers: transfer_terms(terms),
                 })
             }
             reply => Err(unexpected(reply)),

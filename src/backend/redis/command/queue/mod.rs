@@ -9,11 +9,13 @@
 //! | `contend` | waits for a lock in its queue |
 //! | `release` | releases leases, leaves queues, and undoes acquires |
 //! | `keep` | keeps a lease unless another process waits |
+//! | `downgrade` | makes an exclusive lease shared |
 //! | `holder` | reads the holder of a lock, and releases its lock |
 //! | `arguments` | the arguments that these calls share |
 
 mod arguments;
 mod contend;
+mod downgrade;
 mod holder;
 mod keep;
 mod release;

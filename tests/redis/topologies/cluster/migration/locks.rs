@@ -73,6 +73,35 @@ async fn free_lock_is_acquired_with(settings: impl Fn(RedisBackendBuilder) -> Re
     }
 }
 
+/// The body and the counter are at several nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_in_moving_slot_is_downgraded() {
+    let cluster = Cluster::start();
+    let connect = async || manager(cluster.url(), LEASE).await;
+    let (here, there) = (connect().await, connect().await);
+    let (moving, mut held) = Moving::begin(&here, cluster).await;
+    // At the source. The next body is at the target, first without the counter.
+    for counter_moves in [false, false, true] {
+        if counter_moves {
+            moving.move_counter();
+        }
+        let exclusive = held.fencing_token();
+        held.downgrade().await.unwrap();
+        let shared = held.fencing_token();
+        assert!(shared > exclusive, "{shared} after {exclusive}");
+        let reader = there.acquire(HELD).shared().no_wait().await.unwrap();
+        is_busy(&there, HELD).await;
+        reader.release().await.unwrap();
+        held.release().await.unwrap();
+        held = here.acquire(HELD).wait(PATIENCE).await.unwrap();
+        let next = held.fencing_token();
+        assert!(next > shared, "{next} after {shared}");
+    }
+    moving.end().await;
+    held.downgrade().await.unwrap();
+    held.release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moving_slot_without_counter_grants() {
     let cluster = Cluster::start();

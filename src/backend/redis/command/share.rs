@@ -1,0 +1,172 @@
+//! Acquires and renews shared leases and permits.
+
+use std::num::NonZeroU16;
+
+use redis::Cmd;
+
+use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
+use super::error::{CommandError, unexpected};
+use super::names::{Lease, Name, Named, millis};
+use super::reply::{Outcomes, each, list, shares, spread};
+use super::send::call_with;
+use crate::backend::redis::connection::Undo;
+use crate::backend::redis::topology::Route;
+use crate::backend::{AcquireRequest, Acquired, BackendError, Mode, Renewal, Renewed};
+
+impl Calls {
+    /// Acquires a key for a shared lease or a permit.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
+    pub(crate) async fn share(
+        &self,
+        at: KeyRoute<'_>,
+        request: &AcquireRequest,
+    ) -> Result<Acquired, BackendError> {
+        let AcquireRequest { lease, ttl, .. } = *request;
+        let period = self.quarantine_millis();
+        let script = &self.scripts.share;
+        let quarantine = period.map(|_| at.quarantine());
+        let mut command = self.sharing(at, std::slice::from_ref(request), quarantine);
+        command.arg(period);
+        let release = || self.undo_one(&self.scripts.release, at, lease);
+        let undo = Undo {
+            commands: &release,
+            limit: ttl,
+        };
+        let call = script.acquire(&command, undo);
+        let shared = call_with(script, at.route, &call).await;
+        match shared {
+            Err(CommandError::Scattered(_)) if at.route.slot().is_none() => {
+                at.route.mark_sharded();
+                let route = &at.route.in_slot(self.names.slot(at.key));
+                Box::pin(self.share(self.at(route, at.key), request)).await
+            }
+            // The queue is at another node while a slot moves, or denied.
+            Err(error) if error.excludes_queue() => {
+                let shared = self.share_scattered(period, at, request);
+                let shared = Box::pin(shared).await;
+                note(at, shared.as_ref());
+                shared
+            }
+            shared => outcome(at, shared),
+        }
+    }
+
+    /// Acquires several keys of one slot for shared leases or permits, without a quarantine.
+    pub(crate) async fn share_all(
+        &self,
+        route: &Route,
+        acquires: &[AcquireRequest],
+    ) -> Outcomes<Acquired> {
+        let Some(first) = acquires.first() else {
+            return Ok(Vec::new());
+        };
+        let command = self.sharing(self.at(route, &first.key), acquires, None);
+        self.acquire_by(&self.scripts.share, route, &command, acquires, shares)
+            .await
+    }
+
+    /// Returns a call of `share` without the length of a quarantine. `at` is the first key.
+    fn sharing(
+        &self,
+        at: KeyRoute<'_>,
+        acquires: &[AcquireRequest],
+        quarantine: Option<Name<'_>>,
+    ) -> Cmd {
+        let Self { names, scripts, .. } = self;
+        let (count, fence) = (acquires.len(), at.fence());
+        let keys = 2 * count + 1 + usize::from(quarantine.is_some());
+        let bodies = acquires.iter().map(|it| names.body(&it.key));
+        let len: usize = bodies.clone().map(Name::len).sum();
+        // The body is a part of the other names.
+        let size = 3 * len + 2 * fence.len() + count * (Lease::MAX_LEN + 8 * OVERHEAD);
+        let mut command = scripts.share.evalsha(keys, 4 * count + 2, size);
+        for body in bodies {
+            command.arg(body);
+        }
+        for acquire in acquires {
+            command.arg(names.queue(&acquire.key));
+        }
+        command.arg(fence).arg(quarantine);
+        command.arg(self.blind(at.route).unwrap_or(0));
+        for acquire in acquires {
+            let AcquireRequest { mode, lease, .. } = *acquire;
+            command.arg(Named(mode, lease)).arg(millis(acquire.ttl));
+            command.arg(names.channel(&acquire.key));
+            command.arg(acquire.limit.map_or(0, NonZeroU16::get));
+        }
+        command
+    }
+
+    /// Renews leases of one slot, by one call for each mode.
+    pub(crate) async fn renew_all(
+        &self,
+        route: &Route,
+        renewals: &[&Renewal],
+    ) -> Outcomes<Renewed> {
+        if renewals.iter().all(|it| it.mode == Mode::Exclusive) {
+            return self.renew_exclusive(route, renewals).await;
+        }
+        let (exclusive, shared): (Vec<&Renewal>, Vec<&Renewal>) =
+            renewals.iter().partition(|it| it.mode == Mode::Exclusive);
+        if exclusive.is_empty() {
+            return self.renew_shared_all(route, &shared).await;
+        }
+        let (renewed, shared) = tokio::join!(
+            self.renew_exclusive(route, &exclusive),
+            self.renew_shared_all(route, &shared)
+        );
+        // The failure of one call does not concern the leases of the other.
+        let mut renewed = spread(renewed, renewals.len()).into_iter();
+        let mut shared = spread(shared, renewals.len()).into_iter();
+        let next = |it: &&Renewal| match it.mode {
+            Mode::Exclusive => renewed.next(),
+            Mode::Shared | Mode::Permit => shared.next(),
+        };
+        Ok(renewals.iter().filter_map(next).collect())
+    }
+
+    /// Renews shared leases and permits of one slot.
+    async fn renew_shared_all(&self, route: &Route, renewals: &[&Renewal]) -> Outcomes<Renewed> {
+        match (self.renew_shared(route, renewals, true).await, renewals) {
+            // The queue is at another node while a slot moves, or denied.
+            (Err(error), [_]) if error.excludes_queue() => {
+                self.renew_shared(route, renewals, false).await
+            }
+            (outcomes, _) => outcomes,
+        }
+    }
+
+    async fn renew_shared(
+        &self,
+        route: &Route,
+        renewals: &[&Renewal],
+        with_queues: bool,
+    ) -> Outcomes<Renewed> {
+        let script = &self.scripts.renew_shared;
+        let names = &self.names;
+        let bodies = renewals.iter().map(|it| names.body(&it.key));
+        let queued = renewals.iter().filter(|_| with_queues);
+        let keys = bodies.chain(queued.map(|it| names.queue(&it.key)));
+        let channels = renewals.iter().map(|it| names.channel(&it.key).len());
+        let extra = Lease::MAX_LEN + OVERHEAD + channels.max().unwrap_or(0);
+        let mut command = script.batch(keys, extra);
+        command.arg(self.blind(route).unwrap_or(0));
+        for renewal in renewals {
+            let Renewal { mode, lease, .. } = **renewal;
+            command.arg(Named(mode, lease)).arg(millis(renewal.ttl));
+            command.arg(names.channel(&renewal.key));
+        }
+        let request = script.request(&command, renewals.len());
+        let reply = call_with(script, route, &request).await?;
+        let replies = list(reply.value, renewals.len())?;
+        Ok(each(replies, |reply| match reply {
+            redis::Value::Int(0) => Ok(Renewed::NotHeld),
+            redis::Value::Int(1) => Ok(Renewed::Renewed),
+            redis::Value::Int(2) => Ok(Renewed::Wanted),
+            reply => Err(unexpected(&reply)),
+        }))
+    }
+}

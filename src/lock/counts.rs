@@ -1,0 +1,179 @@
+//! The numbers of the lanes of one manager. All lanes of one key count as one.
+
+#[cfg(feature = "dashboard")]
+use std::time::Duration;
+
+#[cfg(feature = "dashboard")]
+use super::clock::Moment;
+use super::lane::Lane;
+use super::table::Lanes;
+use crate::LockKey;
+use crate::backend::Mode;
+use crate::key::KeyMap;
+
+/// The totals of lanes.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) lanes: usize,
+    pub(crate) held: usize,
+    pub(crate) exclusive: usize,
+    pub(crate) shared: usize,
+    pub(crate) permits: usize,
+    pub(crate) waiting: usize,
+    pub(crate) queued: usize,
+    pub(crate) unreleased: usize,
+    /// The keys that a table of keys can show: those that are held or waited for.
+    pub(crate) shown: usize,
+    #[cfg(feature = "dashboard")]
+    pub(crate) oldest_hold: Option<Duration>,
+    #[cfg(feature = "dashboard")]
+    pub(crate) oldest_wait: Option<Duration>,
+}
+
+/// The totals of a shard, which has all lanes of a key.
+#[derive(Debug, Default, Clone)]
+pub(super) struct ShardCounts {
+    counts: Counts,
+    /// The keys of the permits.
+    permits: KeyMap<Once>,
+}
+
+/// What counts once for a key.
+#[derive(Debug, Default, Clone, Copy)]
+struct Once {
+    is_lane: bool,
+    is_held: bool,
+    is_queued: bool,
+    is_shown: bool,
+}
+
+impl Once {
+    fn of(lane: &Lane) -> Self {
+        Self {
+            is_lane: !lane.is_yielding(),
+            is_held: lane.is_held(),
+            is_queued: lane.has_place(),
+            is_shown: lane.is_shown(),
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            is_lane: self.is_lane | other.is_lane,
+            is_held: self.is_held | other.is_held,
+            is_queued: self.is_queued | other.is_queued,
+            is_shown: self.is_shown | other.is_shown,
+        }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self {
+            is_lane: self.is_lane & !other.is_lane,
+            is_held: self.is_held & !other.is_held,
+            is_queued: self.is_queued & !other.is_queued,
+            is_shown: self.is_shown & !other.is_shown,
+        }
+    }
+}
+
+impl ShardCounts {
+    pub(super) fn add(&mut self, key: &LockKey, lane: &Lane) {
+        let counts = &mut self.counts;
+        counts.waiting += lane.waiters();
+        counts.unreleased += usize::from(lane.is_returning());
+        *match lane.mode() {
+            Mode::Exclusive => &mut counts.exclusive,
+            Mode::Shared => &mut counts.shared,
+            Mode::Permit => &mut counts.permits,
+        } += lane.owners();
+        let once = Once::of(lane);
+        if key.is_of_permit() {
+            let permits = self.permits.entry(key.stored().clone()).or_default();
+            *permits = permits.or(once);
+        } else {
+            counts.add_key(once);
+        }
+    }
+
+    #[cfg(feature = "dashboard")]
+    pub(super) fn add_times(&mut self, lane: &Lane, now: Moment) {
+        let counts = &mut self.counts;
+        // Mostly the first waiter waits longest, and a queue can be long.
+        let waited = lane.claims().next().map(|claim| now.since(claim.since));
+        counts.oldest_wait = counts.oldest_wait.max(waited);
+        let held = lane.holders().map(|grant| grant.granted_at()).min();
+        let held = held.map(|since| now.since(since));
+        counts.oldest_hold = counts.oldest_hold.max(held);
+    }
+
+    /// Returns the totals after all lanes of the shard.
+    pub(super) fn finish(self, lanes: &Lanes) -> Counts {
+        let Self {
+            mut counts,
+            permits,
+        } = self;
+        for (key, permits) in permits {
+            // Acquires in other modes have a lane that was counted.
+            let counted = lanes.inspect(&key, Once::of).unwrap_or_default();
+            counts.add_key(permits.without(counted));
+        }
+        counts
+    }
+}
+
+impl Counts {
+    /// Counts all lanes.
+    pub(super) fn of(lanes: &Lanes) -> Self {
+        let shards = lanes.fold_shards(ShardCounts::default(), |shard, key, lane| {
+            shard.add(key, lane);
+        });
+        shards.fold(Self::default(), |all, shard| all.plus(shard.finish(lanes)))
+    }
+
+    fn add_key(&mut self, once: Once) {
+        self.lanes += usize::from(once.is_lane);
+        self.held += usize::from(once.is_held);
+        self.queued += usize::from(once.is_queued);
+        self.shown += usize::from(once.is_shown);
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            lanes: self.lanes + other.lanes,
+            held: self.held + other.held,
+            exclusive: self.exclusive + other.exclusive,
+            shared: self.shared + other.shared,
+            permits: self.permits + other.permits,
+            waiting: self.waiting + other.waiting,
+            queued: self.queued + other.queued,
+            unreleased: self.unreleased + other.unreleased,
+            shown: self.shown + other.shown,
+            #[cfg(feature = "dashboard")]
+            oldest_hold: self.oldest_hold.max(other.oldest_hold),
+            #[cfg(feature = "dashboard")]
+            oldest_wait: self.oldest_wait.max(other.oldest_wait),
+        }
+    }
+
+    /// Estimates the numbers of all lanes from those of one in `part`.
+    #[cfg(feature = "dashboard")]
+    pub(super) fn multiply(&mut self, part: usize) {
+        let Self {
+            lanes,
+            held,
+            exclusive,
+            shared,
+            permits,
+            waiting,
+            queued,
+            unreleased,
+            shown,
+            ..
+        } = self;
+        for count in [
+            lanes, held, exclusive, shared, permits, waiting, queued, unreleased, shown,
+        ] {
+            *count *= part;
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The holds of one owner, each with its terms.
+
+use std::sync::Arc;
+
+use crate::lock::claim::{Claim, HoldId};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::effect::Wakeup;
+use crate::lock::grant::Grant;
+use crate::lock::lease::{Lease, valid_until};
+
+use super::group::Group;
+use super::readers::Held;
+use crate::backend::Mode;
+use crate::lock::options::MAX_HOLD_COUNT;
+use crate::{ErrorKind, Owner};
+
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub(super) grant: Arc<Grant>,
+    /// The deadline by which the acquire of the first hold has to pick it up.
+    pick_up_by: Option<Moment>,
+    /// Boxed because it is rare.
+    others: Option<Box<Others>>,
+}
+
+/// What only a lease with other holds than the first needs.
+#[derive(Debug, Default)]
+struct Others {
+    /// The holds, oldest first. Empty while there is one, or several with the same limit that require the same
+    /// renewals.
+    mixed: Vec<Hold>,
+    /// Each hold with the deadline by which its acquire has to pick it up.
+    unclaimed: Vec<(HoldId, Moment)>,
+    ended: Vec<HoldId>,
+    downgrading: Option<Downgrading>,
+    /// The other owners and runtimes, if this is the first holding of its lease.
+    group: Group<Holding>,
+}
+
+/// The task that makes the lease shared. It is notified when it may have something to do: also when the lease has ended,
+/// which drops this.
+#[derive(Debug)]
+struct Downgrading(Wakeup);
+
+impl Drop for Downgrading {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// One of several holds of one owner. The lease lasts as long as the longest of them requires, but at most
+/// until the limit of the oldest one.
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    name: Name,
+    end: End,
+    limit: Moment,
+}
+
+/// The end of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Renewed by leases of this length until it is released.
+    Renewed(Span),
+    At(Moment),
+}
+
+/// Which hold an entry of the list stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Name {
+    /// Any of the holds that were alike before another kind was added, which are interchangeable.
+    Alike,
+    Id(HoldId),
+}
+
+impl End {
+    /// Returns what a lease must last for so that both ends are reached.
+    pub(super) fn max(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::At(one), Self::At(other)) => Self::At(one.max(other)),
+            (Self::Renewed(_), _) => self,
+            (Self::At(_), Self::Renewed(_)) => other,
+        }
+    }
+
+    /// Returns the end of each hold while all are alike. The lease then has the terms of the first one.
+    pub(super) fn of_alike(lease: &Lease) -> Self {
+        if lease.is_renewed() {
+            Self::Renewed(lease.ttl())
+        } else {
+            Self::At(lease.valid_until())
+        }
+    }
+
+    pub(super) fn of(claim: &Claim, now: Moment) -> Self {
+        let terms = claim.terms;
+        if terms.renewed {
+            Self::Renewed(terms.ttl)
+        } else {
+            Self::At(valid_until(now, terms.ttl))
+        }
+    }
+}
+
+impl Hold {
+    fn new(claim: &Claim, now: Moment) -> Self {
+        Self {
+            name: Name::Id(claim.hold),
+            end: End::of(claim, now),
+            limit: now + claim.terms.max_hold,
+        }
+    }
+}
+
+impl Others {
+    fn unnest(&mut self, hold: HoldId) -> bool {
+        self.unclaimed.retain(|(id, _)| *id != hold);
+        let holds = &mut self.mixed;
+        if holds.is_empty() {
+            return false;
+        }
+        let find = |name| holds.iter().position(|hold| hold.name == name);
+        let Some(at) = find(Name::Id(hold)).or_else(|| find(Name::Alike)) else {
+            unreachable!("BUG: a hold is released once");
+        };
+        holds.remove(at);
+        true
+    }
+}
+
+impl Held for Holding {
+    fn owner(&self) -> Owner {
+        self.grant.owner()
+    }
+}
+
+impl Holding {
+    pub(super) fn new(grant: Arc<Grant>, claim: &Claim) -> Self {
+        Self {
+            grant,
+            pick_up_by: claim.deadline.moment().filter(|_| claim.grouped),
+            others: None,
+        }
+    }
+
+    pub(super) fn group(&self) -> Option<&Group<Self>> {
+        self.others.as_ref().map(|others| &others.group)
+    }
+
+    pub(super) fn group_mut(&mut self) -> Option<&mut Group<Self>> {
+        self.others.as_mut().map(|others| &mut others.group)
+    }
+
+    pub(super) fn make_group(&mut self) -> &mut Group<Self> {
+        &mut self.others.get_or_insert_default().group
+    }
+
+    /// Returns the holds of this owner, if this is the first holding of its lease.
+    pub(super) fn of_owner(&mut self, owner: Owner) -> Option<&mut Self> {
+        if self.grant.owner() == owner {
+            return Some(self);
+        }
+        self.group_mut()?.readers.get_mut(owner)
+    }
+
+    /// Returns the holds of this grant, if this is the first holding of its lease.
+    #[inline(always)]
+    pub(super) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut Self> {
+        if Arc::ptr_eq(&self.grant, grant) {
+            return Some(self);
+        }
+        self.find_reader(grant)
+    }
+
+    #[cold]
+    fn find_reader(&mut self, grant: &Arc<Grant>) -> Option<&mut Self> {
+        let holding = self.group_mut()?.readers.get_mut(grant.owner());
+        holding.filter(|holding| Arc::ptr_eq(&holding.grant, grant))
+    }
+
+    /// Sets the deadline by which the acquire has to pick up its hold. It may not be polled any more.
+    #[inline]
+    pub(super) fn expect_pick_up(&mut self, claim: &Claim) {
+        if self.is_first(claim.hold) {
+            self.pick_up_by = claim.deadline.moment();
+        } else if let Some(by) = claim.deadline.moment() {
+            let others = self.others.get_or_insert_default();
+            others.unclaimed.push((claim.hold, by));
+        }
+    }
+
+    /// Picks up a hold. Returns `false` if it has ended because the acquire was too late.
+    pub(super) fn pick_up(&mut self, hold: HoldId) -> bool {
+        if self.is_first(hold) {
+            return self.grant.pick_up();
+        }
+        let Some(others) = &mut self.others else {
+            return true;
+        };
+        others.unclaimed.retain(|(id, _)| *id != hold);
+        !others.ended.contains(&hold)
+    }
+
+    /// Ends the holds that were not picked up by their deadline, and returns them.
+    pub(super) fn end_forgotten(&mut self, now: Moment) -> Vec<HoldId> {
+        let mut ended = Vec::new();
+        if self.pick_up_by.is_some_and(|by| by <= now) {
+            self.pick_up_by = None;
+            if self.grant.withdraw() {
+                ended.push(self.grant.first_hold());
+            }
+        }
+        if let Some(others) = &mut self.others {
+            others.unclaimed.retain(|(hold, by)| {
+                let in_time = *by > now;
+                if !in_time {
+                    ended.push(*hold);
+                }
+                in_time
+            });
+        }
+        if !ended.is_empty() {
+            let others = self.others.get_or_insert_default();
+            others.ended.extend_from_slice(&ended);
+        }
+        ended
+    }
+
+    /// Reserves the lease for a downgrade by the task that `wakeup` notifies.
+    pub(super) fn reserve_downgrade(&mut self, wakeup: Wakeup) {
+        let others = self.others.get_or_insert_default();
+        others.downgrading = Some(Downgrading(wakeup));
+    }
+
+    /// Ends the reservation.
+    pub(super) fn end_downgrade(&mut self) {
+        if let Some(others) = &mut self.others {
+            others.downgrading = None;
+        }
+    }
+
+    pub(super) fn is_downgrading(&self) -> bool {
+        self.downgrading().is_some()
+    }
+
+    /// Notifies the task of a downgrade that a reply has come.
+    pub(super) fn notify_downgrade(&self) {
+        if let Some(Downgrading(wakeup)) = self.downgrading() {
+            wakeup.notify_one();
+        }
+    }
+
+    fn downgrading(&self) -> Option<&Downgrading> {
+        self.others.as_ref()?.downgrading.as_ref()
+    }
+
+    pub(super) fn is_first(&self, hold: HoldId) -> bool {
+        hold == self.grant.first_hold()
+    }
+
+    /// Returns `true` if the hold has ended before its release.
+    pub(super) fn has_ended(&self, hold: HoldId) -> bool {
+        let others = self.others.as_ref();
+        others.is_some_and(|others| others.ended.contains(&hold))
+    }
+
+    /// Returns why the owner gets no further hold of a lease that it holds in the mode `held`.
+    pub(super) fn refuses(&self, claim: &Claim, held: Mode) -> Option<ErrorKind> {
+        match claim.terms.mode {
+            // It would wait for itself.
+            Mode::Exclusive if held == Mode::Shared => Some(ErrorKind::Upgrade),
+            // The lock is about to be shared.
+            Mode::Exclusive if self.is_downgrading() => Some(ErrorKind::Upgrade),
+            Mode::Permit if self.is_downgrading() => Some(ErrorKind::KeyConflict),
+            _ if self.grant.holds() >= MAX_HOLD_COUNT => Some(ErrorKind::ReentrancyLimit),
+            _ => None,
+        }
+    }
+
+    /// Adds a hold that is like the others of this owner.
+    pub(super) fn nest_alike(&mut self) {
+        self.grant.set_holds(self.grant.holds() + 1);
+    }
+
+    /// Adds a hold that is not like the others.
+    pub(super) fn nest(&mut self, claim: &Claim, alike: End, now: Moment) {
+        self.list(alike).push(Hold::new(claim, now));
+        self.nest_alike();
+    }
+
+    /// Returns `true` if a further hold would be like the others: under the terms of `lease`, and with the same limit.
+    pub(super) fn is_like(&self, claim: &Claim, lease: &Lease, now: Moment) -> bool {
+        let terms = claim.terms;
+        terms.renewed
+            && self.listed().is_empty()
+            && lease.lasts_as(terms)
+            && self.grant.limit() == now + terms.max_hold
+    }
+
+    /// Returns the holds if they are not alike.
+    fn listed(&self) -> &[Hold] {
+        self.others.as_ref().map_or(&[], |others| &others.mixed)
+    }
+
+    /// Converts the holds to a list, and returns it. `alike` is their end while they are alike.
+    fn list(&mut self, alike: End) -> &mut Vec<Hold> {
+        let hold = Hold {
+            name: Name::Alike,
+            end: alike,
+            limit: self.grant.limit(),
+        };
+        let holds = &mut self.others.get_or_insert_default().mixed;
+        if holds.is_empty() {
+            holds.resize(self.grant.holds() as usize, hold);
+        }
+        holds
+    }
+
+    /// Lists the holds, because the lease is about to get other terms than theirs. Renewals for other owners do not
+    /// extend them.
+    pub(super) fn spell_out(&mut self, alike: End) {
+        self.list(alike);
+        self.follow_holds();
+    }
+
+    /// Ends one hold of several, so the terms of the others apply. Returns `true` if they are listed.
+    #[inline]
+    pub(super) fn unnest(&mut self, hold: HoldId) -> bool {
+        // A group dropped while it waits for another key has not picked up this hold.
+        if self.is_first(hold) {
+            self.pick_up_by = None;
+        }
+        let others = self.others.as_mut();
+        others.is_some_and(|others| others.unnest(hold))
+    }
+
+    /// Starts `max_hold` of this hold now. Returns `true` if the holds are listed.
+    pub(super) fn limit_hold(&mut self, claim: &Claim, lease: &Lease, now: Moment) -> bool {
+        let (hold, limit) = (claim.hold, now + claim.terms.max_hold);
+        if self.listed().is_empty() {
+            if self.grant.holds() == 1 {
+                self.grant.set_limit(limit);
+                return false;
+            }
+            if self.grant.limit() == limit {
+                return false;
+            }
+        }
+        let is_first = self.is_first(hold);
+        let mut holds = self.list(End::of_alike(lease)).iter_mut();
+        let fits = |it: &&mut Hold| it.name == Name::Id(hold) || it.name == Name::Alike;
+        // The first hold is the oldest.
+        let held = if is_first {
+            holds.find(fits)
+        } else {
+            holds.rfind(fits)
+        };
+        if let Some(held) = held {
+            (held.name, held.limit) = (Name::Id(hold), limit);
+        }
+        true
+    }
+
+    /// Returns the end that the holds require. `alike` is that of holds that are not listed.
+    pub(super) fn end(&self, alike: End) -> End {
+        let ends = self.listed().iter().map(|hold| hold.end);
+        ends.reduce(End::max).unwrap_or(alike)
+    }
+
+    /// Applies the terms of the listed holds to the grant.
+    pub(super) fn follow_holds(&self) {
+        let Some(oldest) = self.listed().first() else {
+            return;
+        };
+        let limit = match self.end(oldest.end) {
+            End::At(end) => end.min(oldest.limit),
+            End::Renewed(_) => oldest.limit,
+        };
+        self.grant.renewed_until(limit, limit < oldest.limit);
+    }
+
+    /// Returns when the first of its holds ends without further events.
+    pub(super) fn ends_by(&self) -> Moment {
+        self.or_pick_up(self.grant.valid_until())
+    }
+
+    /// Returns when the first of its holds ends however often the lease is renewed.
+    pub(super) fn own_end(&self) -> Moment {
+        self.or_pick_up(self.grant.limit())
+    }
+
+    /// Returns `end`, or the first deadline of an acquire that has to pick up its hold if that is earlier.
+    fn or_pick_up(&self, end: Moment) -> Moment {
+        let mut next = end;
+        if let Some(by) = self.pick_up_by
+            && self.grant.is_offered()
+        {
+            next = next.min(by);
+        }
+        if let Some(others) = &self.others {
+            let unclaimed = others.unclaimed.iter().map(|(_, by)| *by);
+            next = unclaimed.fold(next, Moment::min);
+        }
+        next
+    }
+}

@@ -1,0 +1,96 @@
+//! Permits, whose limits the claims of one owner need not share.
+
+use std::num::NonZeroU16;
+
+use super::*;
+use crate::lock::lease::Transfer;
+
+const fn permit(limit: u16) -> Terms {
+    Terms {
+        mode: Mode::Permit,
+        limit: NonZeroU16::new(limit),
+        ..RENEWED
+    }
+}
+
+/// Returns a lane whose first claim, below the limit 3, waits in the queue of the backend under lease 3.
+fn queued() -> (TestLane, Wakeup, Answer) {
+    let (mut lane, wakeup, answer) = TestLane::looping(claim(1, permit(3)));
+    let due = lane.now + RESPONSE_TIMEOUT;
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.begin_attempt(&wakeup, number(3), now, due, effects);
+        let place = Place::In(QueuePlace {
+            lease: number(3),
+            mode: Mode::Permit,
+            limit: NonZeroU16::new(3),
+        });
+        let refused = refused(3, Seen::Busy(now + SECOND), place);
+        lane.refused(&wakeup, refused, now, effects);
+    });
+    assert!(effects.is_empty(), "{effects:?}");
+    (lane, wakeup, answer)
+}
+
+/// The permits of other processes are not counted again.
+#[test]
+fn permit_being_returned_is_not_taken_back() {
+    for limit in [1, 2, 3] {
+        let (mut lane, grant) = TestLane::held(permit(2));
+        returns(&mut lane.release(&grant), here());
+        let entered = lane.enter(again(2, permit(limit)));
+        assert!(matches!(entered, Entered::Occupied), "{entered:?}");
+    }
+}
+
+#[test]
+fn permit_below_larger_limit_is_surrendered() {
+    for (limit, is_granted) in [(2, false), (3, true), (4, true)] {
+        let (mut lane, wakeup, _answer) = queued();
+        lane.queue(2, permit(limit));
+        assert!(lane.lane.leave(1).is_some());
+        let lease = lane.lease(3, 100, permit(3));
+        let ((), effects) = lane.event(|lane, now, effects| {
+            lane.granted(&key(), &wakeup, lease, here(), now, effects);
+        });
+        assert_eq!(effects.grants.len(), usize::from(is_granted), "{limit}");
+        assert_eq!(lane.is_held(), is_granted);
+    }
+}
+
+#[test]
+fn transfer_below_larger_limit_is_no_grant() {
+    for (limit, expected) in [(2, false), (3, true)] {
+        let (mut lane, wakeup, _answer) = queued();
+        lane.queue(2, permit(limit));
+        assert!(lane.lane.leave(1).is_some());
+        let transfer = Transfer {
+            lease: number(3),
+            counter: 100,
+            since: lane.now,
+            ttl: Span::new(1500 * MS),
+            mode: Mode::Permit,
+            limit: NonZeroU16::new(3),
+        };
+        let (is_granted, _effects) = lane.event(|lane, now, effects| {
+            let transfer = (transfer, TOKENS);
+            lane.granted_by_transfer(&key(), &wakeup, transfer, here(), now, effects)
+        });
+        assert_eq!(is_granted, expected, "{limit}");
+    }
+}
+
+/// The backend serves the place under the limit that it entered with.
+#[test]
+fn place_of_other_limit_is_left() {
+    for (limit, kept) in [(2, false), (3, true), (4, false)] {
+        let (mut lane, wakeup, _answer) = queued();
+        lane.queue(2, permit(limit));
+        assert!(lane.lane.leave(1).is_some());
+        let due = lane.now + RESPONSE_TIMEOUT;
+        let (begun, effects) = lane
+            .event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, due, effects));
+        let lease = number(if kept { 3 } else { 4 });
+        assert_eq!(begun.map(|(lease, _)| lease), Some(lease), "{limit}");
+        assert_eq!(effects.work.is_empty(), kept);
+    }
+}

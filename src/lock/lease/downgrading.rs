@@ -1,0 +1,49 @@
+//! The downgrade of an exclusive lease to a shared one.
+
+use std::time::Duration;
+
+use super::upkeep::Upkeep;
+use super::{Lease, Wanted};
+use crate::backend::{Mode, Renewed};
+use crate::lock::clock::Moment;
+
+impl Lease {
+    /// Returns `true` if it is not known whether the backend has the lease exclusively or shared. Only a release ends it
+    /// in either mode.
+    pub(in crate::lock) fn is_downgrading(&self) -> bool {
+        self.is_downgrading
+    }
+
+    /// Begins a downgrade, and returns the TTL to request. Renewals and hand-offs wait for the reply. A fixed lease keeps
+    /// its end.
+    pub(in crate::lock) fn start_downgrade(&mut self, now: Moment) -> Duration {
+        self.upkeep = Upkeep::sent(now);
+        self.is_downgrading = true;
+        self.retire();
+        if self.wanted == Wanted::Nothing {
+            self.ttl = self.valid_until.span_since(now);
+        }
+        self.ttl.get()
+    }
+
+    /// Applies the reply to a downgrade for `ttl` that was sent at `sent_at`: the lease is shared, under a fresh counter.
+    pub(in crate::lock) fn downgraded(
+        &mut self,
+        counter: u64,
+        ttl: Duration,
+        sent_at: Moment,
+        now: Moment,
+    ) {
+        self.is_downgrading = false;
+        self.mode = Mode::Shared;
+        self.counter = counter;
+        self.hand_offs = None;
+        self.renewal_answered(ttl, sent_at, &Ok(Renewed::Renewed), now);
+    }
+
+    /// Applies the reply to a downgrade that changed nothing. The next holder needs a fresh counter.
+    pub(in crate::lock) fn downgrade_refused(&mut self, now: Moment) {
+        self.is_downgrading = false;
+        self.upkeep = Upkeep::Due(now);
+    }
+}

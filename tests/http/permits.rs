@@ -1,0 +1,192 @@
+//! Layers that let several requests of one key run at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::routing::get;
+use http::{HeaderMap, Request, StatusCode};
+use tokio::time::sleep;
+use tower::ServiceExt as _;
+use tower_lock::{
+    KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked, LockedShared,
+};
+
+const HOLD: Duration = Duration::from_millis(50);
+
+/// Counts the requests that run, and the most at a time.
+#[derive(Default)]
+struct Peak {
+    now: AtomicU32,
+    most: AtomicU32,
+}
+
+fn app<K: KeyExtractor + Send + Sync + 'static>(layer: LockLayer<K>) -> (Router, Arc<Peak>) {
+    let peak = Arc::new(Peak::default());
+    let handler = {
+        let peak = Arc::clone(&peak);
+        move || async move {
+            let now = peak.now.fetch_add(1, Ordering::SeqCst) + 1;
+            peak.most.fetch_max(now, Ordering::SeqCst);
+            sleep(HOLD).await;
+            peak.now.fetch_sub(1, Ordering::SeqCst);
+            "done"
+        }
+    };
+    (Router::new().route("/", get(handler)).layer(layer), peak)
+}
+
+async fn statuses(
+    app: &Router,
+    headers: &[(&'static str, &'static str)],
+    count: usize,
+) -> Vec<(StatusCode, HeaderMap)> {
+    let requests = (0..count).map(|_| {
+        let mut request = Request::get("/");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        app.clone().oneshot(request.body(String::new()).unwrap())
+    });
+    let responses = futures_util::future::join_all(requests).await;
+    let responses = responses.into_iter().map(Result::unwrap);
+    responses
+        .map(|it| (it.status(), it.headers().clone()))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_above_limit_wait_for_permits() {
+    let (app, peak) = app(LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(3));
+    let responses = statuses(&app, &[("x-tenant", "a")], 10).await;
+    assert!(
+        responses
+            .iter()
+            .all(|(status, _)| *status == StatusCode::OK)
+    );
+    assert_eq!(peak.most.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_without_permits_are_too_many() {
+    let layer = LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(2);
+    let (full, _) = app(layer.clone().no_wait());
+    let responses = statuses(&full, &[("x-tenant", "a")], 5).await;
+    let refused: Vec<_> = responses
+        .iter()
+        .filter(|(status, _)| *status != StatusCode::OK)
+        .collect();
+    assert_eq!(refused.len(), 3);
+    for (status, headers) in refused {
+        assert_eq!(*status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(headers["retry-after"], "1");
+    }
+    let (conflict, _) = app(layer.no_wait().status(StatusCode::CONFLICT));
+    let responses = statuses(&conflict, &[("x-tenant", "a")], 3).await;
+    assert!(
+        responses
+            .iter()
+            .any(|(status, _)| *status == StatusCode::CONFLICT)
+    );
+}
+
+/// Each holder is assumed to end after a second, and those that wait are first.
+#[tokio::test(start_paused = true)]
+async fn retry_after_counts_waiters_per_permit() {
+    let locks = LockManager::in_memory();
+    let key = LockKey::from_parts(["x-tenant", "a"]);
+    let permit = || locks.acquire(&key).permits(2);
+    let _held = [permit().await.unwrap(), permit().await.unwrap()];
+    let mut waiters: Vec<_> = (0..9)
+        .map(|_| permit().wait_forever().into_future())
+        .collect();
+    for waiter in &mut waiters {
+        assert!(futures_util::poll!(waiter).is_pending());
+    }
+    let layer = LockLayer::by_header(locks.clone(), "x-tenant").permits(2);
+    for layer in [layer.clone().no_wait(), layer.wait(HOLD)] {
+        let (app, _) = app(layer);
+        let (status, headers) = statuses(&app, &[("x-tenant", "a")], 1).await.remove(0);
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        // 10 turns of 2 permits, less up to a fifth.
+        let seconds: u64 = headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((4..=5).contains(&seconds), "{seconds}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_at_most_first_lease() {
+    let locks = LockManager::in_memory();
+    let key = LockKey::from_parts(["x-tenant", "a"]);
+    let permit = || locks.acquire(&key).permits(2);
+    let short = permit().lease(Duration::from_secs(3)).await.unwrap();
+    let _held = [short, permit().await.unwrap()];
+    let mut waiters: Vec<_> = (0..19)
+        .map(|_| permit().wait_forever().into_future())
+        .collect();
+    for waiter in &mut waiters {
+        assert!(futures_util::poll!(waiter).is_pending());
+    }
+    let layer = LockLayer::by_header(locks.clone(), "x-tenant").permits(2);
+    for layer in [layer.clone().no_wait(), layer.wait(HOLD)] {
+        let (app, _) = app(layer);
+        let (_, headers) = statuses(&app, &[("x-tenant", "a")], 1).await.remove(0);
+        assert_eq!(headers["retry-after"], "3");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_is_that_of_request() {
+    let limit_of = |request: &http::request::Parts| match request.headers.get("x-limit") {
+        Some(limit) => limit.to_str().unwrap().parse().unwrap(),
+        None => 1,
+    };
+    let layer = LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits_with(limit_of);
+    let (app, peak) = app(layer);
+    statuses(&app, &[("x-tenant", "a"), ("x-limit", "4")], 8).await;
+    assert_eq!(peak.most.swap(0, Ordering::SeqCst), 4);
+    statuses(&app, &[("x-tenant", "a")], 3).await;
+    assert_eq!(peak.most.load(Ordering::SeqCst), 1);
+    let responses = statuses(&app, &[("x-tenant", "a"), ("x-limit", "0")], 1).await;
+    assert_eq!(responses[0].0, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[test]
+#[should_panic(expected = "the limit is not between 1 and 10000")]
+fn limit_of_layer_has_bounds() {
+    drop(LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(0));
+}
+
+#[derive(serde::Deserialize)]
+struct Account {
+    id: String,
+}
+
+impl LockTarget for Account {
+    fn lock_keys(&self) -> LockKeys {
+        LockKey::from_parts(["account", &self.id]).into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn handlers_that_read_share_their_locks() {
+    async fn read(Locked(Path(account), guard): LockedShared<Path<Account>>) -> String {
+        sleep(HOLD).await;
+        format!("{} {:?}", account.id, guard.mode())
+    }
+    let locks = LockManager::in_memory();
+    let app = Router::new()
+        .route("/{id}", get(read))
+        .with_state(locks.clone());
+    let start = tokio::time::Instant::now();
+    let requests = (0..5).map(|_| {
+        app.clone()
+            .oneshot(Request::get("/7").body(String::new()).unwrap())
+    });
+    for response in futures_util::future::join_all(requests).await {
+        assert_eq!(response.unwrap().status(), StatusCode::OK);
+    }
+    assert!(start.elapsed() < 2 * HOLD);
+}
