@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::contenders::Contender;
-use crate::job::{Job, Keys};
+use crate::job::{Job, Keys, Mode};
+use crate::knobs::Knobs;
 use crate::redis_server::RedisServer;
 use crate::table::Table;
 use crate::team::Team;
@@ -13,16 +14,18 @@ pub(crate) struct Bench {
     pub(crate) server: RedisServer,
     pub(crate) rounds: usize,
     pub(crate) herd_window: Duration,
+    pub(crate) starvation_window: Duration,
     pub(crate) table: Table,
     jobs: usize,
 }
 
 impl Bench {
-    pub(crate) fn new(rounds: usize, herd_window: Duration) -> Self {
+    pub(crate) fn new(knobs: &Knobs) -> Self {
         Self {
             server: RedisServer::start(),
-            rounds,
-            herd_window,
+            rounds: knobs.rounds,
+            herd_window: knobs.herd_window,
+            starvation_window: knobs.starvation_window,
             table: Table::default(),
             jobs: 0,
         }
@@ -37,6 +40,9 @@ impl Bench {
             in_flight,
             window,
             hold: Duration::ZERO,
+            spread: Duration::ZERO,
+            pause: Duration::ZERO,
+            mode: Mode::Exclusive,
         }
     }
 

@@ -16,7 +16,15 @@ pub(crate) enum Keys {
     Shared(usize),
 }
 
+/// How the clients lock the keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Exclusive,
+    Shared,
+}
+
 /// A job: a number of clients lock, hold and unlock concurrently until the window ends.
+#[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) keys: Keys,
     /// The prefix of the keys, different for each job.
@@ -25,6 +33,11 @@ pub(crate) struct Job {
     pub(crate) window: Duration,
     /// How long a client sleeps while it holds the lock. Zero means no sleep.
     pub(crate) hold: Duration,
+    /// The longest time that a client adds to its hold. Each hold adds a random part of it.
+    pub(crate) spread: Duration,
+    /// How long a client sleeps after each release.
+    pub(crate) pause: Duration,
+    pub(crate) mode: Mode,
 }
 
 impl fmt::Display for Job {
@@ -34,8 +47,16 @@ impl fmt::Display for Job {
             Keys::Shared(keys) => write!(f, "{keys}")?,
         }
         let (name, in_flight) = (&self.name, self.in_flight);
-        let (window, hold) = (self.window.as_millis(), self.hold.as_millis());
-        write!(f, " {name} {in_flight} {window} {hold}")
+        let millis = [self.window, self.hold, self.spread, self.pause].map(|it| it.as_millis());
+        let [window, hold, spread, pause] = millis;
+        let mode = match self.mode {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+        };
+        write!(
+            f,
+            " {name} {in_flight} {window} {hold} {spread} {pause} {mode}"
+        )
     }
 }
 
@@ -44,8 +65,9 @@ impl FromStr for Job {
 
     fn from_str(line: &str) -> Result<Self, Self::Err> {
         let words: Vec<_> = line.split_whitespace().collect();
-        let [keys, name, in_flight, window, hold] = words[..] else {
-            return Err("a job is: keys, name, in flight, window and hold in ms".into());
+        let [keys, name, in_flight, window, hold, spread, pause, mode] = words[..] else {
+            let job = "keys, name, in flight, window, hold, spread and pause in ms, mode";
+            return Err(format!("a job is: {job}").into());
         };
         Ok(Self {
             keys: match keys {
@@ -56,6 +78,13 @@ impl FromStr for Job {
             in_flight: in_flight.parse()?,
             window: Duration::from_millis(window.parse()?),
             hold: Duration::from_millis(hold.parse()?),
+            spread: Duration::from_millis(spread.parse()?),
+            pause: Duration::from_millis(pause.parse()?),
+            mode: match mode {
+                "exclusive" => Mode::Exclusive,
+                "shared" => Mode::Shared,
+                _ => return Err("no such mode".into()),
+            },
         })
     }
 }
@@ -103,5 +132,21 @@ impl FromStr for Done {
             seconds: seconds.parse()?,
             waits: Waits::from_text(waits)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parsed_job_has_same_text() {
+        for text in ["new a 64 500 0 0 0 exclusive", "3 b 2 4000 25 50 7 shared"] {
+            let job: Job = text.parse().expect("a job");
+            assert_eq!(job.to_string(), text);
+        }
+        for text in ["new a 64 500 0 0 0", "new a 64 500 0 0 0 permit"] {
+            assert!(text.parse::<Job>().is_err());
+        }
     }
 }

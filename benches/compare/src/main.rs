@@ -21,6 +21,7 @@ mod scenarios;
 #[path = "../../speed/scripts.rs"]
 mod scripts;
 mod serving;
+mod sharing;
 mod standstill;
 mod table;
 mod target;
@@ -43,6 +44,7 @@ fn main() -> Result {
         ["work", contender, managers, url] => run(Contender::work(contender, managers, url)),
         ["serve", locks, url] => run(serving::serve(locks, url)),
         ["scale", what, url] => run(scaling::scale(what, url)),
+        ["share", what, url] => run(sharing::share(what, url)),
         _ => compare(&Knobs::parse(arguments.into_iter())?),
     }
 }
@@ -53,7 +55,7 @@ async fn run(work: impl Future<Output = Result>) -> Result {
 }
 
 fn compare(knobs: &Knobs) -> Result {
-    let mut bench = Bench::new(knobs.rounds, knobs.herd_window);
+    let mut bench = Bench::new(knobs);
     for scenario in &knobs.scenarios {
         scenario.run(&mut bench);
         results::write(*scenario, &mut bench)?;

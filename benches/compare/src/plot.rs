@@ -59,6 +59,7 @@ impl<'a, T: ?Sized> Line<'a, T> {
             Contender::DistributedLock => RGBColor(0, 158, 115),
             Contender::Redisson | Contender::RedissonFair => RGBColor(204, 121, 167),
             Contender::Mutex => RGBColor(86, 180, 233),
+            _ => unreachable!("no plot shows it"),
         };
         color.stroke_width(WIDTH)
     }

@@ -154,7 +154,7 @@ async fn pass(locks: &LockManager, name: &'static str, keys: usize) -> Result<()
 }
 
 /// Returns the resident memory of the process in bytes.
-fn resident() -> usize {
+pub(crate) fn resident() -> usize {
     memory_stats().expect("this system reports it").physical_mem
 }
 

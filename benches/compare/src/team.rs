@@ -45,10 +45,19 @@ impl Team {
 
     /// Runs the job in so many of the processes; the others idle.
     pub(crate) fn run_in(&mut self, processes: usize, job: &Job) -> Option<Report> {
+        let [report] = self.run_each([(processes, job)])?;
+        Some(report)
+    }
+
+    /// Runs each job in so many processes of its own, all concurrently. Returns `None` if one of them failed.
+    pub(crate) fn run_each<const N: usize>(
+        &mut self,
+        jobs: [(usize, &Job); N],
+    ) -> Option<[Report; N]> {
         if self.workers.is_empty() || self.failures.len() == MOST_FAILURES {
             return None;
         }
-        let done = all_at_once(&mut self.workers[..processes], &job.to_string());
+        let done = all_at_once(&mut self.workers, jobs);
         done.map_err(|reason| self.failures.push(reason)).ok()
     }
 
@@ -62,14 +71,29 @@ impl Team {
     }
 }
 
-fn all_at_once(workers: &mut [Speaker], job: &str) -> Result<Report, String> {
-    for worker in &mut *workers {
-        // A process that accepts no job has ended, which shows when its reply is read.
-        drop(worker.say(job));
-    }
+fn all_at_once<const N: usize>(
+    mut workers: &mut [Speaker],
+    jobs: [(usize, &Job); N],
+) -> Result<[Report; N], String> {
+    let groups = jobs.map(|(processes, job)| {
+        let (group, rest) = std::mem::take(&mut workers).split_at_mut(processes);
+        workers = rest;
+        for worker in &mut *group {
+            // A process that accepts no job has ended, which shows when its reply is read.
+            drop(worker.say(&job.to_string()));
+        }
+        group
+    });
     // All replies are read before a failure counts, because an unread reply would be read as the next one.
-    let answers: Vec<Result<Done, String>> = workers.iter_mut().map(answer).collect();
-    answers.into_iter().collect::<Result<_, _>>().map(Report)
+    let mut failure = None;
+    let reports = groups.map(|group| {
+        let done = group.iter_mut().filter_map(|worker| {
+            let done = answer(worker);
+            done.map_err(|reason| failure = Some(reason)).ok()
+        });
+        Report(done.collect())
+    });
+    failure.map_or(Ok(reports), Err)
 }
 
 fn answer(worker: &mut Speaker) -> Result<Done, String> {

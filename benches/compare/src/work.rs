@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::job::{Done, Job};
+use crate::job::{Done, Job, Mode};
 use crate::keys::KeySource;
 use crate::waits::Waits;
 
@@ -23,6 +23,11 @@ pub(crate) trait Locks: Clone + Send + Sync + 'static {
 
     /// Waits until the key is free.
     fn lock(&self, key: &str) -> impl Future<Output = Result<Self::Held, Failure>> + Send;
+
+    /// Waits until no exclusive lock holds the key.
+    fn share(&self, _key: &str) -> impl Future<Output = Result<Self::Held, Failure>> + Send {
+        async { Err("it has no shared locks".into()) }
+    }
 
     fn unlock(&self, held: Self::Held) -> impl Future<Output = Result<(), Failure>> + Send;
 
@@ -72,6 +77,9 @@ async fn run(locks: &[impl Locks], job: &Job) -> Result<Done, Failure> {
             task,
             end,
             hold: job.hold,
+            spread: job.spread,
+            pause: job.pause,
+            mode: job.mode,
         };
         tasks.spawn(client.pairs());
     }
@@ -98,6 +106,9 @@ struct Client<L> {
     task: usize,
     end: Instant,
     hold: Duration,
+    spread: Duration,
+    pause: Duration,
+    mode: Mode,
 }
 
 impl<L: Locks> Client<L> {
@@ -109,15 +120,22 @@ impl<L: Locks> Client<L> {
         let mut asked = Instant::now();
         while asked < self.end {
             let key = self.keys.key(self.task, part.waits.len());
-            let held = self.locks.lock(&key).await?;
+            let held = match self.mode {
+                Mode::Exclusive => self.locks.lock(&key).await?,
+                Mode::Shared => self.locks.share(&key).await?,
+            };
             let granted = Instant::now();
             part.waits.push(granted - asked);
             part.in_window += u64::from(granted < self.end);
             // A sleep of zero yields to other tasks.
-            if !self.hold.is_zero() {
-                sleep(self.hold).await;
+            let hold = self.hold + self.spread.mul_f64(fastrand::f64());
+            if !hold.is_zero() {
+                sleep(hold).await;
             }
             self.locks.unlock(held).await?;
+            if !self.pause.is_zero() {
+                sleep(self.pause).await;
+            }
             asked = Instant::now();
         }
         Ok(part)

@@ -2,12 +2,15 @@
 
 pub(crate) mod bare;
 mod checkout;
+mod counted;
 mod distributed_lock;
+mod distributed_modes;
 mod mutex;
 mod ours;
 mod ours_backend;
 mod redisson;
 pub(crate) mod rslock;
+mod semaphore;
 pub(crate) mod together;
 
 use std::process::Command;
@@ -29,7 +32,18 @@ pub(crate) enum Contender {
     Redisson,
     RedissonFair,
     Mutex,
+    OursPermits,
+    OursPermitsCounted,
+    DistributedReadWrite,
+    DistributedSemaphore,
+    RedissonReadWrite,
+    RedissonSemaphore,
+    RedissonExpirable,
+    Semaphore,
 }
+
+/// The permits of each contender that has some.
+pub(crate) const PERMITS: u32 = 10;
 
 impl Contender {
     pub(crate) const ALL: [Self; 9] = [
@@ -65,6 +79,21 @@ impl Contender {
         Self::Mutex,
     ];
 
+    /// The contenders for shared locks.
+    pub(crate) const READ_WRITE: [Self; 3] = [
+        Self::Ours,
+        Self::DistributedReadWrite,
+        Self::RedissonReadWrite,
+    ];
+
+    /// The contenders for the permits of one key, over all processes.
+    pub(crate) const SEMAPHORES: [Self; 4] = [
+        Self::OursPermits,
+        Self::DistributedSemaphore,
+        Self::RedissonSemaphore,
+        Self::RedissonExpirable,
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "tower-lock",
@@ -78,6 +107,13 @@ impl Contender {
             Self::Redisson => "Redisson `RLock`",
             Self::RedissonFair => "Redisson `RFairLock`",
             Self::Mutex => "`tokio::sync::Mutex`",
+            Self::OursPermits => "tower-lock",
+            Self::OursPermitsCounted => "tower-lock, holders counted",
+            Self::DistributedReadWrite | Self::DistributedSemaphore => "distributed-lock",
+            Self::RedissonReadWrite => "Redisson `RReadWriteLock`",
+            Self::RedissonSemaphore => "Redisson `RSemaphore`",
+            Self::RedissonExpirable => "Redisson `RPermitExpirableSemaphore`",
+            Self::Semaphore => "`tokio::sync::Semaphore`",
         }
     }
 
@@ -102,31 +138,43 @@ impl Contender {
             // Only scripts count, as under `herd`, because the scripts also call the commands that the
             // client sends.
             Self::RedissonFair => sum(&["evalsha", "eval"]),
-            Self::Mutex => 0,
+            // No scenario counts the commands of the others.
+            _ => 0,
         }
     }
 
     /// Returns how long the contender must run before the first measurement. A JVM compiles frequent
     /// code at run time.
     pub(crate) fn warm_up(self) -> Duration {
-        match self {
-            Self::Redisson | Self::RedissonFair => Duration::from_secs(4),
-            _ => Duration::from_millis(200),
+        match self.is_java() {
+            true => Duration::from_secs(4),
+            false => Duration::from_millis(200),
         }
     }
 
     /// Returns `true` if each manager has tens of threads, so that one machine cannot run many managers.
     pub(crate) fn is_java(self) -> bool {
-        matches!(self, Self::Redisson | Self::RedissonFair)
+        self.java_kind().is_some()
+    }
+
+    /// Returns the name that the Java program has for this contender.
+    fn java_kind(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Redisson => "plain",
+            Self::RedissonFair => "fair",
+            Self::RedissonReadWrite => "readwrite",
+            Self::RedissonSemaphore => "semaphore",
+            Self::RedissonExpirable => "expirable",
+            _ => return None,
+        })
     }
 
     /// Returns the program that runs so many managers: this one, or a Java program, which has one client
     /// per process.
     pub(crate) fn program(self, managers: usize, url: &str) -> Result<Command, String> {
-        match self {
-            Self::Redisson => redisson::program(url, "plain"),
-            Self::RedissonFair => redisson::program(url, "fair"),
-            _ => {
+        match self.java_kind() {
+            Some(kind) => redisson::program(url, kind, PERMITS),
+            None => {
                 let (name, managers) = (format!("{self:?}"), managers.to_string());
                 Ok(this_program(&["work", &name, &managers, url]))
             }
@@ -136,12 +184,21 @@ impl Contender {
     /// Works as the contender of this name.
     pub(crate) async fn work(name: &str, managers: &str, url: &str) -> Result<(), Failure> {
         let managers = managers.parse()?;
-        let mut named = Self::ALL.into_iter().chain([Self::Mutex]);
-        let named = named.find(|it| format!("{it:?}") == name);
+        let alone = [Self::OursPermitsCounted, Self::Mutex, Self::Semaphore];
+        let all = Self::ALL.into_iter().chain(alone);
+        let mut all = all.chain(Self::READ_WRITE).chain(Self::SEMAPHORES);
+        let named = all.find(|it| format!("{it:?}") == name);
         match named.ok_or("no such contender")? {
             Self::Ours => {
                 serve(managers, async || {
                     ours::connect(url, ours::Release::Background).await
+                })
+                .await
+            }
+            Self::OursPermits => serve(managers, async || ours::permits(url).await).await,
+            Self::OursPermitsCounted => {
+                serve(managers, async || {
+                    counted::connect(url, ours::permits(url).await?).await
                 })
                 .await
             }
@@ -169,8 +226,19 @@ impl Contender {
             Self::DistributedLock => {
                 serve(managers, async || distributed_lock::connect(url).await).await
             }
-            Self::Redisson | Self::RedissonFair => Err("a program of its own".into()),
+            Self::DistributedReadWrite => {
+                serve(managers, async || distributed_modes::read_write(url).await).await
+            }
+            Self::DistributedSemaphore => {
+                serve(managers, async || distributed_modes::semaphore(url).await).await
+            }
             Self::Mutex => serve(1, async || Ok(mutex::Mutex::default())).await,
+            Self::Semaphore => serve(1, async || Ok(semaphore::Semaphore::new())).await,
+            Self::Redisson
+            | Self::RedissonFair
+            | Self::RedissonReadWrite
+            | Self::RedissonSemaphore
+            | Self::RedissonExpirable => Err("a program of its own".into()),
         }
     }
 }

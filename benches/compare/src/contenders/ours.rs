@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tower_lock::{LockGuard, LockManager};
+use tower_lock::{Acquire, LockGuard, LockManager};
 
+use super::PERMITS;
 use crate::work::{Failure, Locks};
 
 /// Longer than a job.
@@ -23,18 +24,36 @@ pub(crate) enum Release {
 pub(crate) struct Ours {
     locks: LockManager,
     release: Release,
+    /// Sets the mode of an acquire.
+    mode: fn(Acquire) -> Acquire,
 }
 
 pub(crate) async fn connect(url: &str, release: Release) -> Result<Ours, Failure> {
     let locks = LockManager::connect(url).await?;
-    Ok(Ours { locks, release })
+    Ok(Ours {
+        locks,
+        release,
+        mode: |acquire| acquire,
+    })
+}
+
+/// Permits, of which the guard is dropped.
+pub(crate) async fn permits(url: &str) -> Result<Ours, Failure> {
+    Ok(Ours {
+        mode: |acquire| acquire.permits(PERMITS),
+        ..connect(url, Release::Background).await?
+    })
 }
 
 impl Locks for Ours {
     type Held = LockGuard;
 
     async fn lock(&self, key: &str) -> Result<LockGuard, Failure> {
-        Ok(self.locks.acquire(key).wait(WAIT).await?)
+        Ok((self.mode)(self.locks.acquire(key)).wait(WAIT).await?)
+    }
+
+    async fn share(&self, key: &str) -> Result<LockGuard, Failure> {
+        Ok(self.locks.acquire(key).shared().wait(WAIT).await?)
     }
 
     async fn unlock(&self, guard: LockGuard) -> Result<(), Failure> {

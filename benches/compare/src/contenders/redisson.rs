@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Returns the command of a worker with `plain` or `fair` locks.
-pub(crate) fn program(url: &str, kind: &str) -> Result<Command, String> {
+/// Returns the command of a worker with locks of this kind, which its `Worker` lists.
+pub(crate) fn program(url: &str, kind: &str, permits: u32) -> Result<Command, String> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     BUILT.get_or_init(build).clone()?;
     let target = folder().join("target");
@@ -15,7 +15,7 @@ pub(crate) fn program(url: &str, kind: &str) -> Result<Command, String> {
         .arg("-cp")
         .arg(std::env::join_paths(classes).expect("no path with a colon"))
         .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-        .args(["compare.Worker", url, kind]);
+        .args(["compare.Worker", url, kind, &permits.to_string()]);
     Ok(command)
 }
 

@@ -4,9 +4,12 @@ mod herd;
 mod hot;
 mod http;
 mod one_core;
+mod permits;
 mod processes;
 mod release;
 mod scale;
+mod shared;
+mod starvation;
 mod uncontended;
 mod zipf;
 
@@ -23,12 +26,15 @@ pub(crate) enum Scenario {
     Processes,
     Herd,
     Zipf,
+    Shared,
+    Permits,
+    Starvation,
     Http,
     Scale,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Uncontended,
         Self::OneCore,
         Self::Release,
@@ -36,6 +42,9 @@ impl Scenario {
         Self::Processes,
         Self::Herd,
         Self::Zipf,
+        Self::Shared,
+        Self::Permits,
+        Self::Starvation,
         Self::Http,
         Self::Scale,
     ];
@@ -53,6 +62,9 @@ impl Scenario {
             Self::Processes => processes::run(bench),
             Self::Herd => herd::run(bench),
             Self::Zipf => zipf::run(bench),
+            Self::Shared => shared::run(bench),
+            Self::Permits => permits::run(bench),
+            Self::Starvation => starvation::run(bench),
             Self::Http => http::run(bench),
             Self::Scale => scale::run(bench),
         }

@@ -2,45 +2,45 @@ package compare;
 
 import java.util.Arrays;
 import java.util.concurrent.Callable;
-import java.util.function.Function;
-
-import org.redisson.api.RLock;
+import java.util.concurrent.ThreadLocalRandom;
 
 /** The work of one thread: lock, hold and unlock until the end. */
 final class Pairs implements Callable<Part> {
-    private final Function<String, RLock> locks;
+    private final Locks locks;
     private final Keys keys;
     private final int thread;
     private final long end;
-    private final long holdMillis;
+    private final Job job;
 
     private long[] waits = new long[1024];
     private int count;
 
-    Pairs(Function<String, RLock> locks, Keys keys, int thread, long end, long holdMillis) {
+    Pairs(Locks locks, Keys keys, int thread, long end, Job job) {
         this.locks = locks;
         this.keys = keys;
         this.thread = thread;
         this.end = end;
-        this.holdMillis = holdMillis;
+        this.job = job;
     }
 
     @Override
     public Part call() throws InterruptedException {
         long inWindow = 0;
         for (long asked = System.nanoTime(); asked < end; asked = System.nanoTime()) {
-            RLock lock = locks.apply(keys.key(thread, count));
-            // Without a lease time, the watchdog renews the lock, as in tower-lock.
-            lock.lock();
+            Runnable unlock = locks.lock(keys.key(thread, count), job.shared());
             long granted = System.nanoTime();
             record(granted - asked);
             if (granted < end) {
                 inWindow++;
             }
-            if (holdMillis > 0) {
-                Thread.sleep(holdMillis);
+            long spread = ThreadLocalRandom.current().nextLong(job.spreadMillis() + 1);
+            if (job.holdMillis() + spread > 0) {
+                Thread.sleep(job.holdMillis() + spread);
             }
-            lock.unlock();
+            unlock.run();
+            if (job.pauseMillis() > 0) {
+                Thread.sleep(job.pauseMillis());
+            }
         }
         return new Part(Arrays.copyOf(waits, count), inWindow);
     }

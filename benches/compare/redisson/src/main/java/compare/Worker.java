@@ -12,26 +12,24 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.function.Function;
 
 import org.redisson.Redisson;
-import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Reads jobs from its input, one per line, runs them with Redisson's {@code RLock} or {@code RFairLock}, and
- * replies on its output. The protocol is that of the workers in Rust, see {@code job.rs}.
+ * Reads jobs from its input, one per line, runs them with one kind of Redisson's locks, and replies on its
+ * output. The protocol is that of the workers in Rust, see {@code job.rs}.
  */
 public final class Worker {
     /** How long after its window a job may take. */
     private static final long PATIENCE_SECONDS = 30;
 
-    private final Function<String, RLock> locks;
+    private final Locks locks;
     /** The pool never ends a thread, because Redisson identifies an owner by its thread. */
     private final ExecutorService threads = Executors.newCachedThreadPool();
 
-    private Worker(Function<String, RLock> locks) {
+    private Worker(Locks locks) {
         this.locks = locks;
     }
 
@@ -40,7 +38,7 @@ public final class Worker {
         config.useSingleServer().setAddress(arguments[0]);
         RedissonClient redisson = Redisson.create(config);
         Worker worker =
-                new Worker(arguments[1].equals("fair") ? redisson::getFairLock : redisson::getLock);
+                new Worker(Locks.of(arguments[1], redisson, Integer.parseInt(arguments[2])));
         System.out.println("ready");
         BufferedReader jobs =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -65,7 +63,7 @@ public final class Worker {
         long start = System.nanoTime();
         long end = start + TimeUnit.MILLISECONDS.toNanos(job.windowMillis());
         for (int thread = 0; thread < job.inFlight(); thread++) {
-            parts.add(threads.submit(new Pairs(locks, keys, thread, end, job.holdMillis())));
+            parts.add(threads.submit(new Pairs(locks, keys, thread, end, job)));
         }
         long last = end + TimeUnit.SECONDS.toNanos(PATIENCE_SECONDS);
         List<Part> finished = new ArrayList<>();

@@ -1,0 +1,109 @@
+//! Readers that join one shared lock in one process. Each case has its own process, prints one figure and ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::RwLock;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::Instant;
+use tower_lock::{LockGuard, LockManager};
+
+use crate::scaling::resident;
+use crate::work::Failure;
+
+pub(crate) const TASKS: usize = 64;
+pub(crate) const READERS: usize = 100_000;
+
+const WINDOW: Duration = Duration::from_millis(500);
+/// The pairs of a task between two looks at the clock.
+const PAIRS: u64 = 100;
+
+pub(crate) async fn share(what: &str, url: &str) -> Result<(), Failure> {
+    let figure = match what {
+        "redis" => joins(LockManager::connect(url).await?).await?,
+        "memory" => joins(LockManager::in_memory()).await?,
+        "rwlock" => rw_lock().await?,
+        "readers" => readers(url).await?,
+        _ => return Err("nothing of that name".into()),
+    };
+    println!("done {figure}");
+    Ok(())
+}
+
+/// Returns the pairs per second of readers that join the lease of another. Each holds the lock until the other tasks
+/// have run.
+async fn joins(locks: LockManager) -> Result<f64, Failure> {
+    let first = locks.acquire("joined").shared().await?;
+    let rate = rate(move || {
+        let locks = locks.clone();
+        async move {
+            let guard = locks.acquire("joined").shared().await?;
+            yield_now().await;
+            drop(guard);
+            Ok(())
+        }
+    });
+    let rate = rate.await;
+    drop(first);
+    rate
+}
+
+/// Returns the same of a lock in the process.
+async fn rw_lock() -> Result<f64, Failure> {
+    let lock = Arc::new(RwLock::new(()));
+    let first = Arc::clone(&lock).read_owned().await;
+    let rate = rate(move || {
+        let lock = Arc::clone(&lock);
+        async move {
+            let guard = lock.read_owned().await;
+            yield_now().await;
+            drop(guard);
+            Ok(())
+        }
+    });
+    let rate = rate.await;
+    drop(first);
+    rate
+}
+
+async fn rate<P>(pair: impl Fn() -> P + Clone + Send + 'static) -> Result<f64, Failure>
+where
+    P: Future<Output = Result<(), Failure>> + Send,
+{
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let pair = pair.clone();
+        tasks.spawn(async move {
+            let mut pairs = 0;
+            while start.elapsed() < WINDOW {
+                for _ in 0..PAIRS {
+                    pair().await?;
+                }
+                pairs += PAIRS;
+            }
+            Ok::<_, Failure>(pairs)
+        });
+    }
+    let mut pairs = 0;
+    while let Some(task) = tasks.join_next().await {
+        pairs += task??;
+    }
+    Ok(pairs as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Returns the bytes of each reader that has joined one lease, without its guard.
+async fn readers(url: &str) -> Result<f64, Failure> {
+    let locks = LockManager::connect(url).await?;
+    // The setup of connections, tasks and code is not part of the cost.
+    let first = locks.acquire("joined").shared().await?;
+    let mut guards = Vec::with_capacity(READERS);
+    let before = resident();
+    for _ in 0..READERS {
+        guards.push(locks.acquire("joined").shared().await?);
+    }
+    let bytes = resident().saturating_sub(before) as f64 / READERS as f64;
+    let bytes = bytes - size_of::<LockGuard>() as f64;
+    drop((first, guards));
+    Ok(bytes)
+}
