@@ -168,7 +168,7 @@ impl AcquireBatch {
         let at = self.calls.at(&self.route, &request.key);
         match self.is_shared {
             false => self.calls.acquire(at, request.lease, request.ttl).await,
-            // Boxed as the other one.
+            // Boxed, so that an exclusive acquire does not contain the future of a shared one.
             true => Box::pin(self.calls.share(at, request)).await,
         }
     }

@@ -15,8 +15,8 @@
 -- lock of another holder. If Redisson deletes the body by force, no lease is left.
 --
 -- Usually all locks are free and have no queue, which one EXISTS shows. Only the others need the functions of the queue:
--- `later` has them, and queue.lua and share_later.lua acquire them. The counter moves once for all free locks, before any other write, as in
--- acquire_all.lua. `replies` has the free locks that are not granted.
+-- `later` has them, and queue.lua and share_later.lua acquire them. The counter moves once for all free locks, before
+-- any other write, as in acquire_all.lua. `replies` has the free locks that are not granted.
 local count = math.floor((#ARGV - 1) / 4)
 local free, later, replies = count, nil, nil
 if redis.call('exists', unpack(KEYS, 1, math.min(#KEYS, 2 * count))) ~= 0 then
