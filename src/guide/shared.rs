@@ -88,8 +88,8 @@
 //!
 //! - in the same process, from the moment at which the writer waits,
 //! - in other processes, after the next renewal of their lease. A reader that joins makes one due if the last reply
-//!   is older than 100 ms. So a writer waits for the longest read, and about 100 ms. If the backend does not reply to
-//!   the renewal, no further owner joins after 500 ms.
+//!   is older than 50 ms. So a writer waits for about 50 ms until readers no longer join, and then for the longest
+//!   read. If the backend does not reply to the renewal, no further owner joins after 500 ms.
 //!
 //! A writer does not keep readers out forever either: those that wait behind it are next. A writer of a process that
 //! has ended keeps them out for at most three seconds. An owner that holds the lock shared may acquire it again

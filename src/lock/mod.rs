@@ -62,7 +62,7 @@
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
 //! | held | exclusive acquire by an owner that holds it shared | | reject: it would wait for itself | watchdog |
 //! | held, shared, open | shared acquire by another owner, no waiter, a third of its lease or 500 ms left | | join the lease, without a command | watchdog |
-//! | held, shared, open | the same, the last reply is older than 100 ms | | renew at once; others join for 500 ms without a reply | watchdog |
+//! | held, shared, open | the same, the last reply is older than 50 ms | | renew at once; others join for 500 ms without a reply | watchdog |
 //! | held, shared | the renewal says "wanted" | held, shared, closed | no other owner joins | watchdog |
 //! | held, shared, closed | 250 ms have passed since the last reply | | renew, to find out whether the writer has left | watchdog |
 //! | held, shared | renewed and not wanted, or the exclusive waiter leaves | held, shared, open | the first waiters that are shared join | watchdog |

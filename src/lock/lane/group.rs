@@ -8,7 +8,7 @@ use crate::task::RuntimeId;
 
 /// The age of the last reply at which an owner that joins a shared lease makes a renewal due. The reply shows whether
 /// an exclusive acquire of another process waits.
-const ASK_AFTER: Duration = Duration::from_millis(100);
+const ASK_AFTER: Duration = Duration::from_millis(50);
 
 /// The time between two renewals while an exclusive acquire of another process keeps owners of this one from joining.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);

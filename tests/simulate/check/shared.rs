@@ -13,7 +13,7 @@ use crate::time::{MS, RESPONSE_TIMEOUT, Time};
 use crate::violation::Invariant;
 
 /// After this time without a reply, a join makes a renewal due. Until then the lease may begin again for other owners.
-const ASK_AFTER: Time = (100 + 50) * MS;
+const ASK_AFTER: Time = (50 + 50) * MS;
 
 /// How long owners join without a reply to that renewal. A reply that is late can be from before the writer waited, and
 /// begins this time again.
@@ -131,7 +131,7 @@ impl Environment {
     }
 
     /// S7: an owner joins a lease that others share. While an exclusive lease waits in the store, the first join after
-    /// 100 ms asks for it, and none follows the reply.
+    /// 50 ms asks for it, and none follows the reply.
     pub fn check_join(
         &self,
         seen: &mut Seen,

@@ -84,7 +84,7 @@ fn waiter_stops_joins_until_it_leaves() {
 #[test]
 fn join_after_old_reply_makes_renewal_due() {
     let (mut lane, _first) = held_shared();
-    lane.pass(99 * MS);
+    lane.pass(49 * MS);
     let _second = lane.join(claim(2, SHARED));
     assert!(lane.look(here()).0.is_none(), "the grant is a reply");
     lane.pass(MS);
