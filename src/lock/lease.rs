@@ -327,15 +327,17 @@ impl Lease {
                 self.upkeep = Upkeep::Due(now);
                 self.retire();
             }
-            // Retries until the local deadline. The remaining TTL can be shorter than the TTL, which a nested
-            // acquire may have raised.
-            Err(_) => {
-                let left = self.valid_until.since(now);
-                let soon = (self.ttl.get() / 30).min(left / 4);
-                let soon = soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
-                self.upkeep = Upkeep::RetryDue(now + soon);
-            }
+            Err(_) => self.retry_renewal(now),
         }
+    }
+
+    /// Applies the end of a renewal without effect, which is repeated until the local deadline.
+    pub(super) fn retry_renewal(&mut self, now: Moment) {
+        // The remaining TTL can be shorter than the TTL, which a nested acquire may have raised.
+        let left = self.valid_until.since(now);
+        let soon = (self.ttl.get() / 30).min(left / 4);
+        let soon = soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
+        self.upkeep = Upkeep::RetryDue(now + soon);
     }
 }
 

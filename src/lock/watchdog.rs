@@ -21,7 +21,7 @@ use super::table::{DueRenewal, Round};
 use super::turns::Turns;
 use super::wake::TICK;
 use crate::Error;
-use crate::backend::{BackendError, BackendErrorKind, Renewal, Renewed};
+use crate::backend::{BackendError, Renewal, Renewed};
 use crate::observe::Reply;
 use crate::task::RuntimeId;
 
@@ -246,13 +246,9 @@ async fn renew(
     // Locks may have been released or lost during the wait, and must not be renewed.
     let now = Moment::now();
     batch.retain(|renewal| {
-        let wanted = engine.event(&renewal.key, |lane, _| lane.wants_renewal(renewal, now));
-        if !wanted {
-            let kind = BackendErrorKind::Unavailable;
-            let not_sent = Err(BackendError::refused(kind, "not sent"));
-            replied(&engine, home, renewal, now, &not_sent);
-        }
-        wanted
+        engine.event(&renewal.key, |lane, effects| {
+            lane.still_wants(renewal, Replied { home, now }, effects)
+        })
     });
     if batch.is_empty() {
         return;

@@ -13,10 +13,27 @@ use crate::task::RuntimeId;
 
 impl Lane {
     /// Returns `true` if a planned renewal is still needed.
-    pub(in crate::lock) fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
+    fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
             if tenure.lease.is(renewal.lease) && now < tenure.valid_until())
             && !self.is_before_downgrade(renewal)
+    }
+
+    /// Ends a renewal whose turn has come too late, and returns `false`. No command failed, so waiters are not told of
+    /// any.
+    pub(in crate::lock) fn still_wants(
+        &mut self,
+        renewal: &Renewal,
+        replied: Replied,
+        effects: &mut Effects,
+    ) -> bool {
+        let wants = self.wants_renewal(renewal, replied.now);
+        if !wants && !self.is_before_downgrade(renewal) {
+            self.replied(renewal, Effective::No, replied, effects, |lease, _| {
+                lease.retry_renewal(replied.now);
+            });
+        }
+        wants
     }
 
     /// Returns `true` if a downgrade has overtaken this renewal or extension, whose task did not run. Only the reply to the

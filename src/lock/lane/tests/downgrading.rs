@@ -160,7 +160,7 @@ fn renewal_from_before_downgrade_changes_nothing() {
         tenure.lease.give_up_renewal(lane.now);
     }
     let downgrade = lane.start_downgrade(&grant);
-    assert!(!lane.lane.wants_renewal(&old, lane.now));
+    assert!(!lane.still_wants(&old, lane.now));
     assert!(
         lane.renewed(&old, lane.now, Ok(Renewed::NotHeld))
             .is_empty()
@@ -168,7 +168,7 @@ fn renewal_from_before_downgrade_changes_nothing() {
     assert!(lane.extended(&old, Extended::NotHeld).is_empty());
     let (outcome, _) = lane.downgraded(&grant, &downgrade, Ok(Downgraded::shared(200)));
     assert_eq!(outcome, Ok(()));
-    assert!(!lane.lane.wants_renewal(&old, lane.now));
+    assert!(!lane.still_wants(&old, lane.now));
     assert!(
         lane.renewed(&old, lane.now, Ok(Renewed::NotHeld))
             .is_empty()

@@ -233,6 +233,15 @@ impl TestLane {
         due.expect("a renewal")
     }
 
+    /// Returns `true` if a renewal is sent whose turn comes at `now`.
+    fn still_wants(&mut self, renewal: &Renewal, now: Moment) -> bool {
+        let (wants, _) = self.event(|lane, _, effects| {
+            let replied = Replied { home: here(), now };
+            lane.still_wants(renewal, replied, effects)
+        });
+        wants
+    }
+
     fn renewed(
         &mut self,
         renewal: &Renewal,

@@ -52,17 +52,31 @@ fn release_waits_for_reply_to_renewal() {
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
 
-/// The renewal waits for its turn until the lease has ended, or is no longer held.
-#[test]
-fn late_renewal_is_not_sent() {
+/// Returns a held lane with a renewal that waits for its turn.
+fn renewal_before_its_turn() -> (TestLane, Arc<Grant>, Renewal) {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.pass(10 * SECOND);
     let renewal = lane.start_renewal();
+    (lane, grant, renewal)
+}
+
+#[test]
+fn renewal_after_end_of_lease_is_not_sent() {
+    let (mut lane, grant, renewal) = renewal_before_its_turn();
     let end = grant.valid_until();
-    assert!(lane.lane.wants_renewal(&renewal, end.before(MS)));
-    assert!(!lane.lane.wants_renewal(&renewal, end));
+    assert!(lane.still_wants(&renewal, end.before(MS)));
+    assert!(!lane.still_wants(&renewal, end));
+    assert!(!lane.is_held());
+}
+
+#[test]
+fn renewal_after_release_is_not_sent() {
+    let (mut lane, grant, renewal) = renewal_before_its_turn();
     assert!(lane.release(&grant).work.is_empty());
-    assert!(!lane.lane.wants_renewal(&renewal, lane.now));
+    assert!(!lane.still_wants(&renewal, lane.now));
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+    let error = lane.lane.why_not(lane.now);
+    assert!(error.is_busy(), "the backend did not fail: {error}");
 }
 
 #[test]
@@ -80,8 +94,8 @@ fn renewal_before_release_serves_first_waiter() {
 fn reply_about_other_lease_changes_nothing() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let of = |lease| renewal(lease, RENEWED.ttl.get());
-    assert!(lane.lane.wants_renewal(&of(1), lane.now));
-    assert!(!lane.lane.wants_renewal(&of(2), lane.now));
+    assert!(lane.still_wants(&of(1), lane.now));
+    assert!(!lane.still_wants(&of(2), lane.now));
     let now = lane.now;
     assert!(lane.renewed(&of(2), now, Ok(Renewed::NotHeld)).is_empty());
     assert!(lane.extended(&of(2), Extended::NotHeld).is_empty());
