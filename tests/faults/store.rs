@@ -78,15 +78,31 @@ impl Store {
 
     /// Returns all keys but the counters.
     pub(crate) fn locks(&self) -> Vec<String> {
-        let keys = self
-            .servers()
-            .into_iter()
-            .map(|server| server.cli(&["KEYS", "*"]));
-        let keys: Vec<_> = keys.collect();
-        let keys = keys.iter().flat_map(|keys| keys.lines());
-        keys.filter(|key| !is_counter(key))
-            .map(ToOwned::to_owned)
-            .collect()
+        self.locked().map(|(_, key)| key).collect()
+    }
+
+    /// Returns the same keys, each with its content and its remaining time.
+    pub(crate) fn contents(&self) -> Vec<String> {
+        let content = |(server, key): (&RedisServer, String)| {
+            let content = match server.cli(&["TYPE", &key]).as_str() {
+                "hash" => server.cli(&["HGETALL", &key]),
+                "zset" => server.cli(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]),
+                _ => server.cli(&["GET", &key]),
+            };
+            let left = server.cli(&["PTTL", &key]);
+            format!("{key}: {}, {left} ms left", content.replace('\n', " "))
+        };
+        self.locked().map(content).collect()
+    }
+
+    fn locked(&self) -> impl Iterator<Item = (&RedisServer, String)> {
+        let servers = self.servers().into_iter();
+        servers.flat_map(|server| {
+            let keys = server.cli(&["KEYS", "*"]);
+            let keys = keys.lines().filter(|key| !is_counter(key));
+            let keys: Vec<_> = keys.map(|key| (server, key.to_owned())).collect();
+            keys
+        })
     }
 
     /// Returns all channels with subscribers, except for those of the sentinels.

@@ -92,7 +92,9 @@ async fn left_over(store: &Store, managers: &[LockManager], referee: &Referee, r
         }
         if late {
             referee.expect(is_idle, "I10", || format!("left: {snapshots:?}"));
-            referee.expect(keys.is_empty(), "I10", || format!("orphans: {keys:?}"));
+            referee.expect(keys.is_empty(), "I10", || {
+                format!("orphans: {:?}", store.contents())
+            });
             return keys.len();
         }
         sleep(5 * MS).await;
