@@ -82,12 +82,13 @@ impl Comparison {
         match self.random.u8(..20) {
             0 => Call::Second(Box::new(self.draw_for(true))),
             1 | 2 => self.draw_both(),
-            3 | 4 => self.draw_rare().unwrap_or_else(|| self.draw_for(false)),
+            3..6 => self.draw_rare().unwrap_or_else(|| self.draw_for(false)),
             _ => self.draw_for(false),
         }
     }
 
-    /// Returns a call for a lease that has expired beside others, or in its place, or for one of another mode behind them.
+    /// Returns a call for a lease that has expired beside others, or in its place, for one of these others, or for one of
+    /// another mode behind them.
     fn draw_rare(&mut self) -> Option<Call> {
         let (leases, mode) = (self.model.body.leases()?, self.model.body.mode());
         let now = self.server.now();
@@ -106,19 +107,26 @@ impl Comparison {
             (Some((name, _)), Some(_)) if self.random.bool() => name.clone(),
             (_, writer) => return writer.map(|it| Call::Leave(id_of(&it).to_owned())),
         };
-        Some(match self.random.u8(..4) {
+        let live = leases.iter().find(|(_, until)| **until > now);
+        let live = live.map(|(name, _)| name.clone());
+        Some(match (self.random.u8(..5), live) {
             // A permit takes the place of the expired one.
-            0 if mode == Some(Mode::Permits) => {
+            (0, _) if mode == Some(Mode::Permits) => {
                 let lease = self.random.choice(&self.leases).unwrap();
                 Call::Share {
                     lease: format!("p{lease}"),
                     ttl: TTL,
                 }
             }
-            0 | 1 => Call::Release(id_of(&name).to_owned()),
-            2 => Call::Force {
+            (0 | 1, _) => Call::Release(id_of(&name).to_owned()),
+            (2, _) => Call::Force {
                 holder: name,
                 spares: true,
+            },
+            (3, Some(lease)) => Call::RenewShared {
+                lease,
+                ttl: TTL,
+                alone: self.random.bool(),
             },
             _ => Call::Contend {
                 lease: name,
