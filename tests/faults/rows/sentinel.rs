@@ -39,7 +39,11 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(stopped(run))
         }),
         // The old primary still accepts releases, which the new one does not receive.
-        row("commanded failover", |run| Box::pin(commanded(run))).recovers_within(LEASE + BACKSTOP),
+        // The former primary grants locks until it is told of the new one, which knows neither their releases nor the
+        // places that were left.
+        row("commanded failover", |run| Box::pin(commanded(run)))
+            .recovers_within(LEASE + BACKSTOP)
+            .clears_within(LEASE + BACKSTOP),
         row("failover that loses the last writes", |run| {
             Box::pin(last_writes_lost(run))
         })
