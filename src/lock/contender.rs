@@ -10,6 +10,7 @@
 //! acquires is released.
 
 mod pause;
+mod turn;
 
 use std::future::poll_fn;
 use std::sync::Arc;

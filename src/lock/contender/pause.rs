@@ -1,6 +1,5 @@
 //! The pauses between the attempts of an acquire loop, and the hints that end them.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::sleep_until;
@@ -11,7 +10,6 @@ use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
 use crate::lock::lane::Seen;
 use crate::lock::lease::LeaseNumber;
-use crate::lock::line::LONGEST;
 use crate::lock::promise::Promise;
 use crate::observe::WokenBy;
 
@@ -41,44 +39,6 @@ pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 pub(super) const POLITE_AGAIN: Duration = Duration::from_millis(2);
 
 impl AcquireLoop {
-    /// Waits for a turn to contend for a permit: at most for [`LONGEST`], or until the last attempt of the waiter. The wait
-    /// has no jitter, so loops that end it stay in order. Returns `false` if no waiter is left.
-    pub(super) async fn take_turn(&mut self) -> bool {
-        let Some(home) = self.engine.home(self.home) else {
-            return true;
-        };
-        let mut turn = pin!(home.line.of(&self.key).acquire_owned());
-        let began = Moment::now();
-        let until = began + LONGEST;
-        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key, None));
-        loop {
-            let pause = self.engine.event(&self.key, |lane, effects| {
-                lane.pause(&self.wakeup, until, Moment::now(), effects)
-            });
-            let Some(pause) = pause else {
-                return false;
-            };
-            if pause.at_once {
-                return true;
-            }
-            let last_moment = pause.deadline.map(|deadline| deadline.before(LAST_ATTEMPT));
-            let wake_at = last_moment.filter(|at| *at > began);
-            let wake_at = wake_at.map_or(until, |at| at.min(until));
-            // All branches are cancel safe: the turn, hints and wakeups are kept for the next round.
-            tokio::select! {
-                biased;
-                turn = &mut turn => {
-                    self.turn = turn.ok();
-                    return true;
-                }
-                // Loops with a turn attempt.
-                _ = hints.next() => self.listens = true,
-                () = sleep_until(wake_at.into()) => return true,
-                () = self.wakeup.notified() => {}
-            }
-        }
-    }
-
     /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
     /// no attempt is needed: no waiter is left, and the lane is idle, or a transfer was granted by its hint.
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
@@ -96,11 +56,8 @@ impl AcquireLoop {
             if pause.at_once {
                 return true;
             }
-            let last_moment = pause
-                .deadline
-                .map(|deadline| deadline.before(LAST_ATTEMPT))
-                .filter(|at| last_attempt && *at > asleep_since);
-            let wake_at = last_moment.map_or(again_at, |at| at.min(again_at));
+            let last_at = last_attempt_at(pause.deadline, asleep_since).filter(|_| last_attempt);
+            let wake_at = last_at.map_or(again_at, |at| at.min(again_at));
             // All three are cancel safe: hints and wakeups are kept for the next round.
             tokio::select! {
                 biased;
@@ -195,6 +152,12 @@ impl AcquireLoop {
             }
         }
     }
+}
+
+/// Returns when a waiter with this deadline has its last attempt, if that is after `since`.
+pub(super) fn last_attempt_at(deadline: Option<Moment>, since: Moment) -> Option<Moment> {
+    let at = deadline?.before(LAST_ATTEMPT);
+    (at > since).then_some(at)
 }
 
 /// Returns when a process in a queue of `queued` attempts after a hint that all of them receive. One attempt
