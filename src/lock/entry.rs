@@ -18,7 +18,7 @@ use super::grant::Grant;
 use super::guard::Hold;
 use super::lane::{Entered, Lane, Seen, Waiter};
 use super::lease::LeaseNumber;
-use super::line::LONGEST;
+use super::line::LONGEST_IN_LINE;
 use super::yielded::Yielded;
 use crate::backend::Mode;
 use crate::{Error, ErrorKind, LockKey};
@@ -96,7 +96,7 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
 /// one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
 #[inline(never)]
 fn is_behind(engine: &Engine, key: &LockKey, claim: &Claim, now: Moment) -> bool {
-    claim.deadline.outlasts(now + 2 * LONGEST) && engine.permit_waiters(key) > 0
+    claim.deadline.outlasts(now + 2 * LONGEST_IN_LINE) && engine.permit_waiters(key) > 0
 }
 
 /// Returns the error of a rejected acquire. A permit is free when the first lease ends, or when a holder releases it: each
@@ -111,13 +111,13 @@ pub(super) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Er
         _ => return error,
     };
     let waiters = u32::try_from(engine.permit_waiters(key)).unwrap_or(u32::MAX);
-    let turn = A_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
+    let turn = PERMIT_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
     let turn = error.lease_left().map_or(turn, |left| left.min(turn));
     error.into_kind(kind).with_retry_after(turn)
 }
 
 /// The assumed time for which a permit is held.
-const A_HOLD: Duration = Duration::from_secs(1);
+const PERMIT_HOLD: Duration = Duration::from_secs(1);
 
 /// Enters an acquire whose owner holds the key in another mode, in another lane: a permit besides a lock, or a lock
 /// besides a permit. Returns `None` if it does not. Two acquires of one owner at the same time may both find nothing.
@@ -196,7 +196,7 @@ fn start(
         Entered::Granted(grant) => Start::Granted(grant),
         Entered::Nested(grant) => Start::Nested(grant),
         Entered::Idle if claim.terms.mode == Mode::Permit && is_behind(engine, key, claim, now) => {
-            let seen = Seen::Busy(now + A_HOLD);
+            let seen = Seen::Busy(now + PERMIT_HOLD);
             queue(engine, lane, key, claim, seen, now, effects)
         }
         Entered::Idle => attempt(engine, lane, key, claim, now, effects),

@@ -16,7 +16,7 @@ use crate::key::KeyMap;
 const AT_A_TIME: usize = 4;
 
 /// The longest time for which a loop waits for its turn. It then learns from its own attempt whether the backend replies.
-pub(super) const LONGEST: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_IN_LINE: Duration = Duration::from_secs(1);
 
 /// The turns of the loops of one runtime. Another runtime has its own, because this one may idle.
 #[derive(Debug, Default)]

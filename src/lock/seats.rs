@@ -9,24 +9,24 @@ use crate::key::KeyMap;
 /// acquire writes one cache line.
 #[derive(Debug)]
 pub(super) struct Seats {
-    taken: Arc<Line>,
+    taken: Arc<Places>,
     limit: usize,
     /// The waiters for permits of each key: each has a lane of its own, so no lane counts them.
-    of_permits: Mutex<KeyMap<Arc<Line>>>,
+    of_permits: Mutex<KeyMap<Arc<Places>>>,
 }
 
 /// The place of one waiter until it is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
-    _counted: Arc<Line>,
+    _counted: Arc<Places>,
 }
 
 /// The alignment keeps the count on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line {
+struct Places {
     /// The further places of a waiter for a permit.
-    _also: Option<(Seat, Arc<Line>)>,
+    _also: Option<(Seat, Arc<Places>)>,
 }
 
 impl Seats {
@@ -51,7 +51,7 @@ impl Seats {
         }
         drop(keys);
         Some(Seat {
-            _counted: Arc::new(Line { _also }),
+            _counted: Arc::new(Places { _also }),
         })
     }
 
@@ -63,7 +63,7 @@ impl Seats {
             .map_or(0, |taken| Arc::strong_count(taken) - 1)
     }
 
-    fn of_permits(&self) -> MutexGuard<'_, KeyMap<Arc<Line>>> {
+    fn of_permits(&self) -> MutexGuard<'_, KeyMap<Arc<Places>>> {
         self.of_permits
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

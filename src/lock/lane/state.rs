@@ -27,7 +27,7 @@ pub(super) const LATE_RELEASE: Duration = Duration::from_millis(500);
 pub(super) const YIELDING: Duration = Duration::from_millis(20);
 
 /// The assumed remaining time of a hold of another process, of which a single attempt observes only the lease.
-const A_HOLD: Duration = Duration::from_secs(1);
+const REMAINING_HOLD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Lane {
@@ -358,7 +358,7 @@ impl Seen {
             Self::Busy(until) => {
                 let lease = until.since(now);
                 Error::new(ErrorKind::Busy)
-                    .with_retry_after(lease.min(A_HOLD))
+                    .with_retry_after(lease.min(REMAINING_HOLD))
                     .with_lease_left(lease)
             }
         }
