@@ -174,7 +174,7 @@ impl Engine {
     /// # Errors
     ///
     /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved.
-    pub(super) fn seat(&self) -> Result<Seat, Error> {
+    pub(super) fn reserve_seat(&self) -> Result<Seat, Error> {
         let seat = self.seats.take();
         seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
@@ -186,17 +186,17 @@ impl Engine {
     /// Returns [`Overloaded`](ErrorKind::Overloaded), or [`TooManyWaiters`](ErrorKind::TooManyWaiters) if `limit`
     /// places for permits are reserved.
     #[inline]
-    pub(super) fn seat_in_queue(&self, key: &LockKey, limit: usize) -> Result<Seat, Error> {
-        let seat = self.queue_seat(self.seat()?, key, limit);
+    pub(super) fn reserve_queue_seat(&self, key: &LockKey, limit: usize) -> Result<Seat, Error> {
+        let seat = self.add_permit_seat(self.reserve_seat()?, key, limit);
         seat.ok_or_else(|| Error::new(ErrorKind::TooManyWaiters))
     }
 
     /// Adds a place among the waiters for permits of the key, if the acquire with `seat` begins to wait for one. The
     /// lane of any other acquire counts its waiters. Returns `None` if `limit` places are reserved.
     #[inline(always)]
-    pub(super) fn queue_seat(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
+    pub(super) fn add_permit_seat(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
         match key.is_of_permit() {
-            true => self.seats.take_permit(seat, key, limit),
+            true => self.seats.add_permit(seat, key, limit),
             false => Some(seat),
         }
     }

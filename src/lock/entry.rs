@@ -73,7 +73,7 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
         Start::Queued(queued) => Step::Slow(Stage::Queued(queued)),
         Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
-        Start::Send(inline) => match engine.seat() {
+        Start::Send(inline) => match engine.reserve_seat() {
             Ok(seat) => {
                 let attempt = send(engine, key, engine.new_lease_id(key), claim.terms, now);
                 *inline.state() = Inline::InFlight(InFlight {
@@ -254,7 +254,7 @@ fn queue(
         let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
         return Start::Rejected(error);
     }
-    match engine.seat_in_queue(key, limit) {
+    match engine.reserve_queue_seat(key, limit) {
         Ok(seat) => {
             let (reply, answer) = oneshot::channel();
             let waiter = Waiter {

@@ -43,7 +43,7 @@ fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: 
         }
         Outcome::NotYet(seen) => {
             let limit = engine.options.max_waiters_per_key;
-            let Some(seat) = engine.queue_seat(seat, key, limit) else {
+            let Some(seat) = engine.add_permit_seat(seat, key, limit) else {
                 let error = seen.error(now).into_kind(ErrorKind::TooManyWaiters);
                 leave_inline(engine, key, &claim, None, seen);
                 return Step::Done(Err(error));

@@ -39,7 +39,7 @@ impl Seats {
     }
 
     /// Adds a place among the waiters for permits of `key` to `seat`. Returns `None` if `limit` of them are taken.
-    pub(super) fn take_permit(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
+    pub(super) fn add_permit(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
         let mut keys = self.of_permits();
         let taken = keys.entry(key.stored().clone()).or_default();
         if Arc::strong_count(taken) > limit {
@@ -118,7 +118,7 @@ mod tests {
         let owner = Owner::new(Uuid::nil(), NonZeroU64::MIN);
         let take = |key| {
             let seat = seats.take()?;
-            seats.take_permit(seat, &LockKey::new(key).permit_of(owner), 2)
+            seats.add_permit(seat, &LockKey::new(key).permit_of(owner), 2)
         };
         let (first, second) = (take("a"), take("a"));
         assert!(first.is_some() && take("a").is_none() && take("b").is_some());

@@ -43,7 +43,7 @@ pub(super) fn take_over(
         waker,
     } = in_flight;
     // Its attempt may be granted, so the bound of the key does not apply.
-    let Some(seat) = engine.queue_seat(seat, key, usize::MAX) else {
+    let Some(seat) = engine.add_permit_seat(seat, key, usize::MAX) else {
         unreachable!("BUG: memory ends before such a bound");
     };
     let waiter = Box::new(Waiter {
