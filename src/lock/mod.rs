@@ -39,14 +39,14 @@
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|
 //! | idle | acquire | contending, inline | send the first attempt | |
+//! | idle | acquire of a permit that waits for more than 2 s, other owners in this process wait for one | contending | queue, start a loop | loop |
 //! | contending | acquire | | queue; with `no_wait` wait for the reply, or reject behind others | |
 //! | contending, inline | the attempt is granted | held | return the guard | watchdog |
 //! | contending, inline | the attempt is rejected | contending | queue in front, start a loop | loop |
-//! | idle | acquire of a permit that waits for more than 2 s, other owners in this process wait for one | contending | queue, start a loop | loop |
-//! | contending, permit | 4 loops of its runtime contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
 //! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
 //! | contending, inline | not polled for 10 ms while others wait, or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
 //! | contending, inline | ends after its attempt | contending, or idle; yielding, as before the acquire | start a loop for the queue | loop |
+//! | contending, permit | 4 loops of its runtime contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
