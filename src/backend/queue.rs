@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use super::{Acquired, LeaseId, Mode};
+use super::{AcquireRequest, Acquired, LeaseId, Mode};
 use crate::LockKey;
 
 /// The request of [`Backend::contend`](super::Backend::contend).
@@ -54,6 +54,13 @@ impl ContendRequest {
     pub fn with_limit(mut self, limit: Option<NonZeroU16>) -> Self {
         self.limit = limit;
         self
+    }
+
+    /// Returns the request without the queue.
+    pub(crate) fn to_acquire(&self) -> AcquireRequest {
+        AcquireRequest::new(self.key.clone(), self.lease, self.ttl)
+            .with_mode(self.mode)
+            .with_limit(self.limit)
     }
 }
 

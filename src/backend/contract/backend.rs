@@ -132,16 +132,7 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         request: &ContendRequest,
     ) -> impl Future<Output = Result<Contended, BackendError>> + Send {
-        let ContendRequest {
-            key,
-            lease,
-            ttl,
-            mode,
-            limit,
-            ..
-        } = request;
-        let request = AcquireRequest::new(key.clone(), *lease, *ttl);
-        let request = request.with_mode(*mode).with_limit(*limit);
+        let request = request.to_acquire();
         async move { Ok(self.try_acquire(&request).await?.into()) }
     }
 
