@@ -152,13 +152,7 @@ fn empty_key() -> BackendError {
 impl Backend for RedisBackend {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
-        let AcquireRequest {
-            key,
-            lease,
-            ttl,
-            mode,
-            ..
-        } = request;
+        let AcquireRequest { key, mode, .. } = request;
         if key.as_str().is_empty() {
             return Err(empty_key());
         }
@@ -172,10 +166,7 @@ impl Backend for RedisBackend {
         }
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
-        let outcome = match mode {
-            Mode::Exclusive => inner.calls.acquire(at, *lease, *ttl).await,
-            Mode::Shared | Mode::Permit => Box::pin(inner.calls.share(at, request)).await,
-        };
+        let outcome = inner.calls.acquire_in_mode(at, request).await;
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
     }
@@ -187,9 +178,7 @@ impl Backend for RedisBackend {
             return Err(empty_key());
         }
         if !inner.calls.are_queues_allowed() {
-            let request = AcquireRequest::new(key.clone(), request.lease, request.ttl)
-                .with_mode(request.mode)
-                .with_limit(request.limit);
+            let request = request.to_acquire();
             return Ok(self.try_acquire(&request).await?.into());
         }
         let route = inner.topology.route(key)?;

@@ -166,11 +166,7 @@ impl AcquireBatch {
 
     async fn acquire_alone(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         let at = self.calls.at(&self.route, &request.key);
-        match self.is_shared {
-            false => self.calls.acquire(at, request.lease, request.ttl).await,
-            // Boxed, so that an exclusive acquire does not contain the future of a shared one.
-            true => Box::pin(self.calls.share(at, request)).await,
-        }
+        self.calls.acquire_in_mode(at, request).await
     }
 
     async fn acquire_all(&self, acquires: &[AcquireRequest]) -> Outcomes<Acquired> {

@@ -14,12 +14,29 @@ use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Mode, Renewal, Renewed};
 
 impl Calls {
+    /// Acquires a key in the mode of the request.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
+    pub(crate) async fn acquire_in_mode(
+        &self,
+        at: KeyRoute<'_>,
+        request: &AcquireRequest,
+    ) -> Result<Acquired, BackendError> {
+        match request.mode {
+            Mode::Exclusive => self.acquire(at, request.lease, request.ttl).await,
+            // Boxed, so that an exclusive acquire does not contain the future of a shared one.
+            Mode::Shared | Mode::Permit => Box::pin(self.share(at, request)).await,
+        }
+    }
+
     /// Acquires a key for a shared lease or a permit.
     ///
     /// # Cancel safety
     ///
     /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
-    pub(crate) async fn share(
+    async fn share(
         &self,
         at: KeyRoute<'_>,
         request: &AcquireRequest,
@@ -28,7 +45,7 @@ impl Calls {
         let period = self.quarantine_millis();
         let script = &self.scripts.share;
         let quarantine = period.map(|_| at.quarantine());
-        let mut command = self.sharing(at, std::slice::from_ref(request), quarantine);
+        let mut command = self.sharing(at.route, std::slice::from_ref(request), quarantine);
         command.arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
         let undo = Undo {
@@ -60,23 +77,23 @@ impl Calls {
         route: &Route,
         acquires: &[AcquireRequest],
     ) -> Outcomes<Acquired> {
-        let Some(first) = acquires.first() else {
+        if acquires.is_empty() {
             return Ok(Vec::new());
-        };
-        let command = self.sharing(self.at(route, &first.key), acquires, None);
+        }
+        let command = self.sharing(route, acquires, None);
         self.acquire_by(&self.scripts.share, route, &command, acquires, shares)
             .await
     }
 
-    /// Returns a call of `share` without the length of a quarantine. `at` is the first key.
+    /// Returns a call of `share` for at least one key, without the length of a quarantine.
     fn sharing(
         &self,
-        at: KeyRoute<'_>,
+        route: &Route,
         acquires: &[AcquireRequest],
         quarantine: Option<Name<'_>>,
     ) -> Cmd {
         let Self { names, scripts, .. } = self;
-        let (count, fence) = (acquires.len(), at.fence());
+        let (count, fence) = (acquires.len(), self.at(route, &acquires[0].key).fence());
         let keys = 2 * count + 1 + usize::from(quarantine.is_some());
         let bodies = acquires.iter().map(|it| names.body(&it.key));
         let len: usize = bodies.clone().map(Name::len).sum();
@@ -90,7 +107,7 @@ impl Calls {
             command.arg(names.queue(&acquire.key));
         }
         command.arg(fence).arg(quarantine);
-        command.arg(self.blind(at.route).unwrap_or(0));
+        command.arg(self.blind(route).unwrap_or(0));
         for acquire in acquires {
             let AcquireRequest { mode, lease, .. } = *acquire;
             command.arg(Named(mode, lease)).arg(millis(acquire.ttl));
