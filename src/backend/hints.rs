@@ -1,17 +1,14 @@
 //! Hints that a key may be free or was transferred: the only messages that a backend sends to a waiter.
 
-use std::fmt;
+mod pending;
+mod several;
+
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
-use tokio::time::{Instant, sleep_until};
-
+use self::pending::{Pending, Receives};
+use self::several::Several;
 use super::LeaseId;
-
-/// The longest time that hints of too few stores are withheld from the waiter.
-const GATHER: Duration = Duration::from_millis(50);
 
 /// A message to a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,148 +64,6 @@ pub struct Hints {
 enum Source {
     One(Arc<Pending>),
     Several(Several),
-}
-
-/// The hints that one waiter has not received yet. The senders hold it weakly, so it ends with the waiter.
-#[derive(Default)]
-struct Pending {
-    state: Mutex<PendingState>,
-}
-
-#[derive(Default)]
-struct PendingState {
-    released: bool,
-    transferred: Option<Hint>,
-    receives: Receives,
-    /// The waker of the last task that polled for a hint.
-    waker: Option<Waker>,
-}
-
-/// The transfers that the waiter receives. Others would take the place of its own.
-#[derive(Clone, Copy, Default)]
-enum Receives {
-    #[default]
-    All,
-    Only(LeaseId),
-    If(fn(LeaseId) -> bool),
-}
-
-impl Receives {
-    fn includes(self, lease: LeaseId) -> bool {
-        match self {
-            Self::All => true,
-            Self::Only(own) => lease == own,
-            Self::If(of) => of(lease),
-        }
-    }
-}
-
-impl Pending {
-    fn state(&self) -> MutexGuard<'_, PendingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn poll_next(&self, context: &mut Context<'_>) -> Poll<Hint> {
-        let mut state = self.state();
-        if let Some(transferred) = state.transferred.take() {
-            return Poll::Ready(transferred);
-        }
-        if std::mem::take(&mut state.released) {
-            return Poll::Ready(Hint::Released);
-        }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            waker => *waker = Some(context.waker().clone()),
-        }
-        Poll::Pending
-    }
-
-    fn add(&self, hint: Hint) {
-        let mut state = self.state();
-        match hint {
-            Hint::Released => state.released = true,
-            Hint::Transferred { lease, .. } if state.receives.includes(lease) => {
-                state.transferred = Some(hint);
-            }
-            Hint::Transferred { .. } => return,
-        }
-        let waker = state.waker.take();
-        // Waking runs code of the waiter's runtime, which must not run under the mutex.
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-/// Omits the lease, which identifies an owner.
-impl fmt::Debug for Pending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").finish_non_exhaustive()
-    }
-}
-
-/// The hints of several stores, of which the waiter needs `enough`.
-///
-/// The first hint of a release arrives when one store is free, which is too early for an attempt. The hint
-/// is withheld until enough stores have sent one, which saves an attempt that must fail. If some of those
-/// hints are lost, the delay is at most [`GATHER`].
-#[derive(Debug)]
-struct Several {
-    stores: Vec<(Arc<Pending>, bool)>,
-    enough: usize,
-    /// The time of the first hint that was not forwarded yet.
-    since: Option<Instant>,
-}
-
-impl Several {
-    /// Completes with `true` when enough stores have sent a hint, and with `false` when `since` was set.
-    fn poll_gather(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        for (pending, hinted) in &mut self.stores {
-            // The last poll registers the waker.
-            while pending.poll_next(context).is_ready() {
-                *hinted = true;
-            }
-        }
-        let hinted = self.stores.iter().filter(|(_, hinted)| *hinted).count();
-        if hinted >= self.enough {
-            return Poll::Ready(true);
-        }
-        if hinted > 0 && self.since.is_none() {
-            self.since = Some(Instant::now());
-            return Poll::Ready(false);
-        }
-        Poll::Pending
-    }
-
-    /// Completes when enough stores have sent a hint, or [`GATHER`] after the first hint.
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, no hint is lost: all state is in `self`.
-    async fn next(&mut self) {
-        loop {
-            let since = self.since;
-            let late = async {
-                match since {
-                    Some(since) => sleep_until(since + GATHER).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let enough = tokio::select! {
-                biased;
-                enough = poll_fn(|context| self.poll_gather(context)) => enough,
-                () = late => true,
-            };
-            if enough {
-                self.since = None;
-                self.stores
-                    .iter_mut()
-                    .for_each(|(_, hinted)| *hinted = false);
-                return;
-            }
-        }
-    }
 }
 
 /// The sending side of [`Hints`], which the backend keeps until [`is_closed`](Self::is_closed).
