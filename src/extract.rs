@@ -1,26 +1,23 @@
-//! The axum extractors: one that locks, and those that show what is locked.
+//! The axum extractor that locks, and those that show what is locked.
 
 mod locking;
 mod missing;
+mod shown;
 
-use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use axum::extract::{
-    Extension, Form, FromRef, FromRequest, FromRequestParts, Json, OptionalFromRequestParts, Path,
-    Query, Request,
+    Extension, Form, FromRef, FromRequest, FromRequestParts, Json, Path, Query, Request,
 };
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 
 use self::locking::Locking;
 pub use self::missing::{HeldRejection, LockScopeRejection, OwnerRejection};
-use crate::layer::{
-    FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo, RequestLocks, Shared,
-};
-use crate::{Error, Held, LockKeys, LockManager, LockScope, Owner};
+use crate::layer::{FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo, Shared};
+use crate::{Error, LockKeys, LockManager};
 
 /// An extractor that locks the keys of the value that the extractor inside returns.
 ///
@@ -343,60 +340,3 @@ macro_rules! pass_on {
 }
 
 pass_on!(Extension, Form, Json, Path, Query);
-
-/// What the innermost [`LockLayer`](crate::LockLayer) around the handler holds.
-impl<S: Send + Sync> FromRequestParts<S> for Held {
-    type Rejection = HeldRejection;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        parts.extensions.get().cloned().ok_or(HeldRejection::new())
-    }
-}
-
-/// `None` if the request passed unlocked.
-impl<S: Send + Sync> OptionalFromRequestParts<S> for Held {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-        Ok(parts.extensions.get().cloned())
-    }
-}
-
-/// The owner of this request. With [`Acquire::owner`](crate::Acquire::owner), an acquire in the handler
-/// re-enters what the request already holds.
-///
-/// A request has one owner per manager. This is the owner of the innermost layer, or of the `Locked` before it
-/// in the arguments.
-impl<S: Send + Sync> FromRequestParts<S> for Owner {
-    type Rejection = OwnerRejection;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        RequestLocks::last_owner(&parts.extensions).ok_or(OwnerRejection::new())
-    }
-}
-
-/// `None` if the request has acquired no lock.
-impl<S: Send + Sync> OptionalFromRequestParts<S> for Owner {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-        Ok(RequestLocks::last_owner(&parts.extensions))
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for LockScope {
-    type Rejection = LockScopeRejection;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Self::of(&parts.extensions).ok_or(LockScopeRejection::new())
-    }
-}
-
-/// `None` without a layer that opens a scope.
-impl<S: Send + Sync> OptionalFromRequestParts<S> for LockScope {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-        Ok(Self::of(&parts.extensions))
-    }
-}

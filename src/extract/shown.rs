@@ -1,0 +1,67 @@
+//! The extractors that show what is locked.
+
+use std::convert::Infallible;
+
+use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+use http::request::Parts;
+
+use super::missing::{HeldRejection, LockScopeRejection, OwnerRejection};
+use crate::layer::RequestLocks;
+use crate::{Held, LockScope, Owner};
+
+/// What the innermost [`LockLayer`](crate::LockLayer) around the handler holds.
+impl<S: Send + Sync> FromRequestParts<S> for Held {
+    type Rejection = HeldRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get().cloned().ok_or(HeldRejection::new())
+    }
+}
+
+/// `None` if the request passed unlocked.
+impl<S: Send + Sync> OptionalFromRequestParts<S> for Held {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get().cloned())
+    }
+}
+
+/// The owner of this request. With [`Acquire::owner`](crate::Acquire::owner), an acquire in the handler
+/// re-enters what the request already holds.
+///
+/// A request has one owner per manager. This is the owner of the innermost layer, or of the `Locked` before it
+/// in the arguments.
+impl<S: Send + Sync> FromRequestParts<S> for Owner {
+    type Rejection = OwnerRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        RequestLocks::last_owner(&parts.extensions).ok_or(OwnerRejection::new())
+    }
+}
+
+/// `None` if the request has acquired no lock.
+impl<S: Send + Sync> OptionalFromRequestParts<S> for Owner {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(RequestLocks::last_owner(&parts.extensions))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for LockScope {
+    type Rejection = LockScopeRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Self::of(&parts.extensions).ok_or(LockScopeRejection::new())
+    }
+}
+
+/// `None` without a layer that opens a scope.
+impl<S: Send + Sync> OptionalFromRequestParts<S> for LockScope {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(Self::of(&parts.extensions))
+    }
+}
