@@ -13,6 +13,7 @@ use smol_str::SmolStr;
 use super::encode::{Reserved, are_hash_tags, cut, encode, unchanged};
 use super::invalid::InvalidKey;
 use super::path::canonical;
+use super::rare::{Permit, Rare};
 use super::scratch;
 use crate::Owner;
 
@@ -43,19 +44,6 @@ use crate::Owner;
 pub struct LockKey {
     /// What is rare takes no space, because every lock that is held has its key twice.
     repr: Result<Name, Arc<Rare>>,
-}
-
-/// A key other than the name of a lock.
-enum Rare {
-    Invalid(InvalidKey),
-    Permit(Permit),
-}
-
-/// The key of the lane in which an owner acquires a permit of `of`. No caller sees it.
-struct Permit {
-    of: LockKey,
-    owner: Owner,
-    hash: u64,
 }
 
 #[derive(Clone)]
@@ -272,52 +260,6 @@ impl LockKey {
         match &self.repr {
             Ok(name) => name.hash,
             Err(rare) => rare.hash_code(),
-        }
-    }
-}
-
-/// None of these is inlined, so that the comparison before each of them is.
-impl Rare {
-    #[cold]
-    fn permit(&self) -> Option<&Permit> {
-        match self {
-            Self::Permit(permit) => Some(permit),
-            Self::Invalid(_) => None,
-        }
-    }
-
-    #[cold]
-    fn as_str(&self) -> &str {
-        match self {
-            Self::Invalid(_) => "",
-            Self::Permit(permit) => permit.of.as_str(),
-        }
-    }
-
-    #[cold]
-    fn validate(&self) -> Result<(), InvalidKey> {
-        match self {
-            Self::Invalid(why) => Err(why.clone()),
-            Self::Permit(_) => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn hash_code(&self) -> u64 {
-        match self {
-            Self::Invalid(_) => 0,
-            Self::Permit(permit) => permit.hash,
-        }
-    }
-
-    #[cold]
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Invalid(this), Self::Invalid(that)) => this == that,
-            (Self::Permit(this), Self::Permit(that)) => {
-                this.owner == that.owner && this.of == that.of
-            }
-            _ => false,
         }
     }
 }

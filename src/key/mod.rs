@@ -6,6 +6,7 @@ mod lock_key;
 mod lock_keys;
 mod map;
 mod path;
+mod rare;
 mod scratch;
 
 pub use invalid::InvalidKey;
