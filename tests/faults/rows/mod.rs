@@ -32,6 +32,15 @@ pub(crate) type Fault = for<'a> fn(&'a mut Run) -> Pin<Box<dyn Future<Output = (
 /// A server reports its uptime in full seconds, so a quarantine lasts longer by up to this time.
 pub(crate) const ROUNDING: Duration = Duration::from_secs(2);
 
+/// The lease of most rows.
+const LEASE: Duration = Duration::from_millis(1_500);
+
+/// The time for which a process that ended keeps its place in the queue.
+const PLACE: Duration = Duration::from_secs(3);
+
+/// The number of a process outside the run.
+const OTHER: usize = 100;
+
 /// A fault and its requirements.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -60,13 +69,13 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Creates a row with a lease of one and a half seconds that keeps its data.
+    /// Creates a row with a lease of [`LEASE`] that keeps its data.
     pub(crate) fn new(topology: Topology, name: &'static str, fault: Fault) -> Self {
         Self {
             name,
             topology,
             loses_data: false,
-            lease: Duration::from_millis(1_500),
+            lease: LEASE,
             recovery: BACKSTOP,
             errors: &[],
             login: None,

@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{ErrorKind, Mode};
 
-use super::Row;
-use crate::child::{Child, PERMIT};
+use super::queue::{holding_child, waiting_child};
+use super::{LEASE, OTHER, PLACE, Row};
 use crate::line::{BODY, Holder, Line, PRIZE, TURN, taken};
 use crate::referee::{BACKSTOP, verdict};
 use crate::run::{PROCESSES, Run};
@@ -15,11 +15,6 @@ use crate::store::Topology::{Own, Single};
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::proxy::Swallow;
 
-const LEASE: Duration = Duration::from_millis(1_500);
-/// The time for which a process that ended keeps its place in the queue.
-const PLACE: Duration = Duration::from_secs(3);
-/// The number of a process outside the run.
-const OTHER: usize = 100;
 const CROWD: u32 = 1_000;
 
 pub(super) fn rows() -> Vec<Row> {
@@ -80,12 +75,7 @@ async fn expect_full(run: &mut Run, process: usize, limit: u32) {
 
 /// The other holders renew for longer than the lease of the dead one, and do not extend it.
 async fn holder_killed(run: &mut Run) {
-    let url = run.server().url();
-    let key = format!("{PERMIT}{PRIZE}");
-    let mut child = Child::start(&url, LEASE, &[key], None);
-    let holds = child.holds().expect("it is free");
-    run.referee
-        .claimed_as(Mode::Permit, PRIZE, OTHER, holds.token, LEASE);
+    let (mut child, _) = holding_child(run, Mode::Permit);
     let holder = Holder::permit(run, 0, 2).await;
     sleep(LEASE).await;
     expect_full(run, 1, 2).await;
@@ -107,11 +97,7 @@ async fn waiter_killed(run: &mut Run) {
         Holder::permit(run, 0, 2).await,
         Holder::permit(run, 1, 2).await,
     ];
-    let before = run.places().len();
-    let url = run.server().url();
-    let key = format!("{PERMIT}{PRIZE}");
-    let mut child = Child::start(&url, LEASE, &[key], None);
-    run.queued(before + 1).await;
+    let (mut child, _) = waiting_child(run, Mode::Permit).await;
     expect_full(run, 2, 2).await;
     child.kill();
     let killed = Instant::now();

@@ -8,7 +8,7 @@ use futures_util::future::poll_fn;
 use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
-use super::Row;
+use super::{LEASE, Row};
 use crate::child::Child;
 use crate::load::{Load, hot, millis, random};
 use crate::referee::{BACKSTOP, wire};
@@ -21,7 +21,6 @@ use crate::support::suspended_clock::SuspendedClock;
 const OTHER: usize = PROCESSES;
 /// The keys of that process. No error contains such a name by chance.
 const THEIRS: [&str; 2] = ["theirs:1", "theirs:2"];
-const LEASE: Duration = Duration::from_millis(1_500);
 /// I7.
 const LEASE_AND_BACKSTOP: Duration = LEASE.saturating_add(BACKSTOP);
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tower_lock::Mode;
 
-use super::Row;
-use crate::child::Child;
+use super::{LEASE, OTHER, Row};
+use crate::child::{Child, Holds, PERMIT, READING};
 use crate::line::{BODY, CONFIRM, Holder, Line, PRIZE, TURN, taken};
 use crate::referee::BACKSTOP;
 use crate::run::Run;
@@ -14,7 +15,6 @@ use crate::store::Topology::{Cluster, Sentinel, Single};
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::proxy::Swallow;
 
-const LEASE: Duration = Duration::from_millis(1_500);
 /// Longer than a failover.
 const LONG: Duration = Duration::from_secs(4);
 /// The number of processes in a full queue.
@@ -59,14 +59,30 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// The number of the row's first own process.
-const OTHER: usize = 100;
+/// Starts a process that acquires the prize.
+fn child(run: &mut Run, mode: Mode) -> Child {
+    let prefix = match mode {
+        Mode::Shared => READING,
+        Mode::Permit => PERMIT,
+        _ => "",
+    };
+    let url = run.server().url();
+    Child::start(&url, LEASE, &[format!("{prefix}{PRIZE}")], None)
+}
+
+/// Starts a process that holds the prize, and records its hold.
+pub(super) fn holding_child(run: &mut Run, mode: Mode) -> (Child, Holds) {
+    let mut child = child(run, mode);
+    let holds = child.holds().expect("it is free");
+    run.referee
+        .claimed_as(mode, PRIZE, OTHER, holds.token, LEASE);
+    (child, holds)
+}
 
 /// Starts a process that waits for the prize.
-pub(super) async fn waiting_child(run: &mut Run) -> (Child, String) {
+pub(super) async fn waiting_child(run: &mut Run, mode: Mode) -> (Child, String) {
     let before = run.places().len();
-    let url = run.server().url();
-    let child = Child::start(&url, LEASE, &[PRIZE.to_owned()], None);
+    let child = child(run, mode);
     run.queued(before + 1).await;
     let lease = run.places().pop().expect("its place");
     (child, lease)
@@ -77,10 +93,7 @@ async fn full_line(run: &mut Run) -> Line {
 }
 
 async fn holder_killed(run: &mut Run) {
-    let url = run.server().url();
-    let mut child = Child::start(&url, LEASE, &[PRIZE.to_owned()], None);
-    let holds = child.holds().expect("it is free");
-    run.referee.claimed(PRIZE, OTHER, holds.token, LEASE);
+    let (mut child, _) = holding_child(run, Mode::Exclusive);
     let line = full_line(run).await;
     let killed = Instant::now();
     child.kill();
@@ -97,7 +110,7 @@ async fn holder_killed(run: &mut Run) {
 /// A transfer passes over a process without a connection.
 async fn head_killed(run: &mut Run) {
     let holder = Holder::acquire(run, 0).await;
-    let (mut child, lease) = waiting_child(run).await;
+    let (mut child, lease) = waiting_child(run, Mode::Exclusive).await;
     let line = full_line(run).await;
     child.kill();
     eventually("its connections end", || run.receivers(&lease) == "0").await;
@@ -111,7 +124,7 @@ async fn head_killed(run: &mut Run) {
 /// A process that is stopped receives the transfer, and is killed before it confirms.
 async fn granted_head_killed(run: &mut Run) {
     let holder = Holder::acquire(run, 0).await;
-    let (mut child, lease) = waiting_child(run).await;
+    let (mut child, lease) = waiting_child(run, Mode::Exclusive).await;
     let line = full_line(run).await;
     child.stop();
     let released = holder.release();
@@ -129,7 +142,7 @@ async fn hung(run: &mut Run) {
     let holder = Holder::acquire(run, 0).await;
     let mut children = Vec::new();
     for _ in 0..HANG {
-        children.push(waiting_child(run).await);
+        children.push(waiting_child(run, Mode::Exclusive).await);
     }
     let line = full_line(run).await;
     children.iter_mut().for_each(|(child, _)| child.stop());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
-use super::Row;
+use super::{LEASE, Row};
 use crate::load::hot;
 use crate::referee::BACKSTOP;
 use crate::run::{PROCESSES, Run};
@@ -15,7 +15,6 @@ use crate::support::proxy::Proxy;
 use crate::support::sentinel::SentinelSet;
 
 const NODES: usize = 3;
-const LEASE: Duration = Duration::from_millis(1_500);
 /// Longer than a failover.
 const LONG: Duration = Duration::from_secs(6);
 

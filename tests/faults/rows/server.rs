@@ -5,13 +5,12 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 use tower_lock::ErrorKind;
 
-use super::{ROUNDING, Row};
+use super::{LEASE, ROUNDING, Row};
 use crate::referee::BACKSTOP;
 use crate::run::Run;
 use crate::store::Topology::Single;
 use crate::support::engine::{FENCE, MS, SECOND};
 
-const LEASE: Duration = Duration::from_millis(1_500);
 /// The replies of a server survive its process, but not a crash of its machine. `no` omits the sync, but
 /// not the write before each reply.
 const KEEPS_ALL: &[&str] = &["--appendonly", "yes", "--appendfsync", "no"];

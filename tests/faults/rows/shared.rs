@@ -5,9 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockManager, Mode};
 
-use super::Row;
-use super::queue::waiting_child;
-use crate::child::{Child, READING};
+use super::queue::{holding_child, waiting_child};
+use super::{LEASE, OTHER, PLACE, Row};
 use crate::line::{BODY, Holder, Line, PRIZE, TURN, taken};
 use crate::referee::{BACKSTOP, verdict};
 use crate::run::{PROCESSES, Run};
@@ -15,11 +14,6 @@ use crate::store::Topology::{Own, Single};
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::proxy::Swallow;
 
-const LEASE: Duration = Duration::from_millis(1_500);
-/// The time for which a process that ended keeps its place in the queue.
-const PLACE: Duration = Duration::from_secs(3);
-/// The number of a process outside the run.
-const OTHER: usize = 100;
 const CROWD: usize = 10_000;
 
 pub(super) fn rows() -> Vec<Row> {
@@ -79,12 +73,7 @@ async fn expect_granted(run: &mut Run, process: usize, mode: Mode, since: Instan
 
 /// Other readers renew for longer than the lease of the dead one, and do not extend it.
 async fn reader_killed(run: &mut Run) {
-    let url = run.server().url();
-    let key = format!("{READING}{PRIZE}");
-    let mut child = Child::start(&url, LEASE, &[key], None);
-    let holds = child.holds().expect("it is free");
-    run.referee
-        .claimed_as(Mode::Shared, PRIZE, OTHER, holds.token, LEASE);
+    let (mut child, holds) = holding_child(run, Mode::Shared);
     let readers = [Holder::share(run, 0).await, Holder::share(run, 1).await];
     sleep(LEASE).await;
     child.kill();
@@ -112,7 +101,7 @@ async fn reader_killed(run: &mut Run) {
 /// Readers of other processes wait behind the place of the writer, until it expires.
 async fn waiting_writer_killed(run: &mut Run) {
     let reader = Holder::share(run, 0).await;
-    let (mut child, _) = waiting_child(run).await;
+    let (mut child, _) = waiting_child(run, Mode::Exclusive).await;
     let busy = run.managers[1].acquire(PRIZE).shared().no_wait().await;
     let busy = busy.is_err_and(|error| error.kind() == ErrorKind::Busy);
     run.proof(busy, "a reader is refused");
@@ -126,10 +115,7 @@ async fn waiting_writer_killed(run: &mut Run) {
 }
 
 async fn writer_killed(run: &mut Run) {
-    let url = run.server().url();
-    let mut child = Child::start(&url, LEASE, &[PRIZE.to_owned()], None);
-    let holds = child.holds().expect("it is free");
-    run.referee.claimed(PRIZE, OTHER, holds.token, LEASE);
+    let (mut child, _) = holding_child(run, Mode::Exclusive);
     sleep(LEASE).await;
     child.kill();
     run.referee.gone(OTHER);
