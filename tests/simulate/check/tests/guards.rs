@@ -22,10 +22,7 @@ async fn checker_finds_overlap() {
     assert_finds(Invariant::Exclusion, async |history, fault| {
         let one = history.renewed_guard(0).await;
         if fault {
-            // The store frees the key without a notification.
-            let (release, now) = (item(history.lease(), 0), history.environment.now());
-            let mut store = history.environment.store.lock().unwrap();
-            store.execute(Command::Release, &release, now, now);
+            history.free();
         } else {
             history.environment.released(one, true, "is dropped");
             history.drop_unseen();

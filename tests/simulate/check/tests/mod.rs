@@ -162,6 +162,13 @@ impl History {
         let store = self.environment.store.lock().unwrap();
         store.latest(0, self.environment.now()).unwrap().0
     }
+
+    /// Frees the key in the store, without a notification.
+    fn free(&self) {
+        let (release, now) = (item(self.lease(), 0), self.environment.now());
+        let mut store = self.environment.store.lock().unwrap();
+        store.execute(Command::Release, &release, now, now);
+    }
 }
 
 /// A lease that no engine knows.

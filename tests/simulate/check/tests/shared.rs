@@ -74,11 +74,7 @@ async fn checker_finds_writer_beside_reader() {
             history.reader(1).await;
             return;
         }
-        let (release, now) = (item(history.lease(), 0), history.environment.now());
-        {
-            let mut store = history.environment.store.lock().unwrap();
-            store.execute(Command::Release, &release, now, now);
-        }
+        history.free();
         history.renewed_guard(1).await;
         history.environment.check_exclusion(&history.seen());
     })
