@@ -7,11 +7,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
+use futures_util::FutureExt as _;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 use tower_lock::{
-    KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked, LockedShared,
+    AcquireFuture, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked,
+    LockedShared,
 };
 
 const HOLD: Duration = Duration::from_millis(50);
@@ -92,6 +94,28 @@ async fn requests_without_permits_are_too_many() {
     );
 }
 
+/// Returns acquires that wait for one of two permits.
+fn queue_of_permits(locks: &LockManager, key: &LockKey, count: usize) -> Vec<AcquireFuture> {
+    let acquire = |_| {
+        let acquire = locks.acquire(key).permits(2).wait_forever();
+        let mut waiter = acquire.into_future();
+        assert!((&mut waiter).now_or_never().is_none());
+        waiter
+    };
+    (0..count).map(acquire).collect()
+}
+
+/// Returns the rejections of a request without a wait, and of one that waits.
+async fn rejections(locks: &LockManager) -> Vec<(StatusCode, HeaderMap)> {
+    let layer = LockLayer::by_header(locks.clone(), "x-tenant").permits(2);
+    let mut rejections = Vec::new();
+    for layer in [layer.clone().no_wait(), layer.wait(HOLD)] {
+        let (app, _) = app(layer);
+        rejections.extend(statuses(&app, &[("x-tenant", "a")], 1).await);
+    }
+    rejections
+}
+
 /// Each holder is assumed to end after a second, and those that wait are first.
 #[tokio::test(start_paused = true)]
 async fn retry_after_counts_waiters_per_permit() {
@@ -99,16 +123,8 @@ async fn retry_after_counts_waiters_per_permit() {
     let key = LockKey::from_parts(["x-tenant", "a"]);
     let permit = || locks.acquire(&key).permits(2);
     let _held = [permit().await.unwrap(), permit().await.unwrap()];
-    let mut waiters: Vec<_> = (0..9)
-        .map(|_| permit().wait_forever().into_future())
-        .collect();
-    for waiter in &mut waiters {
-        assert!(futures_util::poll!(waiter).is_pending());
-    }
-    let layer = LockLayer::by_header(locks.clone(), "x-tenant").permits(2);
-    for layer in [layer.clone().no_wait(), layer.wait(HOLD)] {
-        let (app, _) = app(layer);
-        let (status, headers) = statuses(&app, &[("x-tenant", "a")], 1).await.remove(0);
+    let _waiters = queue_of_permits(&locks, &key, 9);
+    for (status, headers) in rejections(&locks).await {
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
         // 10 turns of 2 permits, less up to a fifth.
         let seconds: u64 = headers["retry-after"].to_str().unwrap().parse().unwrap();
@@ -123,16 +139,8 @@ async fn retry_after_is_at_most_first_lease() {
     let permit = || locks.acquire(&key).permits(2);
     let short = permit().lease(Duration::from_secs(3)).await.unwrap();
     let _held = [short, permit().await.unwrap()];
-    let mut waiters: Vec<_> = (0..19)
-        .map(|_| permit().wait_forever().into_future())
-        .collect();
-    for waiter in &mut waiters {
-        assert!(futures_util::poll!(waiter).is_pending());
-    }
-    let layer = LockLayer::by_header(locks.clone(), "x-tenant").permits(2);
-    for layer in [layer.clone().no_wait(), layer.wait(HOLD)] {
-        let (app, _) = app(layer);
-        let (_, headers) = statuses(&app, &[("x-tenant", "a")], 1).await.remove(0);
+    let _waiters = queue_of_permits(&locks, &key, 19);
+    for (_, headers) in rejections(&locks).await {
         assert_eq!(headers["retry-after"], "3");
     }
 }
