@@ -3,14 +3,14 @@
 //! Look at: `app`, which sets the limit in one line.
 //!
 //! Three tenants send their requests all at once. Each request goes to one of three services, which share only the
-//! store of the locks. A request above the limit of its tenant is answered with 429 and `Retry-After`. Other tenants
+//! store of the locks. A request above the limit of its tenant receives 429 and `Retry-After`. Other tenants
 //! are not affected.
 //!
 //! ```text
-//! tenant     requests   admitted   refused   most at a time
-//! acme             40         10        30               10
-//! globex           12         10         2               10
-//! initech           5          5         0                5
+//! tenant     requests   admitted   rejected   most at a time
+//! acme             40         10         30               10
+//! globex           12         10          2               10
+//! initech           5          5          0                5
 //! ```
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
@@ -91,7 +91,7 @@ impl Running {
 #[derive(Default)]
 struct Seen {
     admitted: usize,
-    refused: usize,
+    rejected: usize,
     most: u32,
 }
 
@@ -107,8 +107,8 @@ async fn send(apps: &[Router]) -> Result<[Seen; TENANTS.len()], Failure> {
         }
     }
     let mut all: [Seen; TENANTS.len()] = Default::default();
-    while let Some(answered) = requests.join_next().await {
-        let (at, Ok(response)) = answered?;
+    while let Some(outcome) = requests.join_next().await {
+        let (at, Ok(response)) = outcome?;
         let (seen, status) = (&mut all[at], response.status());
         let body = to_bytes(response.into_body(), usize::MAX).await?;
         let body = String::from_utf8_lossy(&body);
@@ -117,23 +117,23 @@ async fn send(apps: &[Router]) -> Result<[Seen; TENANTS.len()], Failure> {
                 seen.admitted += 1;
                 seen.most = seen.most.max(body.parse()?);
             }
-            StatusCode::TOO_MANY_REQUESTS => seen.refused += 1,
+            StatusCode::TOO_MANY_REQUESTS => seen.rejected += 1,
             _ => return Err(format!("{status}: {body}").into()),
         }
     }
     Ok(all)
 }
 
-/// Prints the table. Returns an error if a limit was exceeded, or a request below it was refused.
-fn tell(all: &[Seen]) -> Result<(), Failure> {
-    println!("tenant     requests   admitted   refused   most at a time");
+/// Prints the table. Returns an error if a limit was exceeded, or a request below it was rejected.
+fn print(all: &[Seen]) -> Result<(), Failure> {
+    println!("tenant     requests   admitted   rejected   most at a time");
     for ((tenant, count), seen) in TENANTS.into_iter().zip(all) {
         let Seen {
             admitted,
-            refused,
+            rejected,
             most,
         } = seen;
-        println!("{tenant:<8}{count:>11}{admitted:>11}{refused:>10}{most:>17}");
+        println!("{tenant:<8}{count:>11}{admitted:>11}{rejected:>11}{most:>17}");
         if *most > LIMIT || *admitted < count.min(LIMIT as usize) {
             return Err(format!("{tenant} has a limit of {LIMIT}: this is a bug").into());
         }
@@ -171,7 +171,7 @@ async fn run(options: Options) -> Result<(), Failure> {
         };
         apps.push(app(locks, running.clone()));
     }
-    tell(&send(&apps).await?)
+    print(&send(&apps).await?)
 }
 
 struct Options {
