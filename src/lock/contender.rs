@@ -51,6 +51,8 @@ pub(super) struct AcquireLoop {
     home: RuntimeId,
     wakeup: Wakeup,
     in_flight: Option<Attempt>,
+    /// The lease and the TTL of the attempt whose reply is still to come.
+    unanswered: Option<(LeaseNumber, Span)>,
     /// Whether an acquire sent the attempt in flight.
     took_over: bool,
     hints: Option<Hints>,
@@ -87,6 +89,7 @@ impl AcquireLoop {
             home,
             wakeup,
             in_flight: None,
+            unanswered: None,
             took_over: false,
             hints: None,
             listens: false,
@@ -104,6 +107,7 @@ impl AcquireLoop {
 
     /// Sets an attempt in flight to continue with.
     pub(super) fn with_attempt(mut self, attempt: Attempt) -> Self {
+        self.unanswered = Some((LeaseNumber::of(attempt.lease), attempt.terms.ttl));
         self.in_flight = Some(attempt);
         self.took_over = true;
         self
@@ -274,6 +278,7 @@ impl AcquireLoop {
                 let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
                     lane.begin_attempt(&self.wakeup, sent, now, due, effects)
                 })?;
+                self.unanswered = Some((lease, terms.ttl));
                 let lease = self.engine.lease_id(lease);
                 if let Some(hints) = self.hints.as_mut().filter(|_| self.key.is_of_permit()) {
                     hints.receive_only(lease);
@@ -286,7 +291,9 @@ impl AcquireLoop {
             }
         };
         if !self.took_over {
-            return Some((sent, poll_fn(|cx| attempt.poll_reply(cx)).await));
+            let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
+            self.unanswered = None;
+            return Some((sent, replied));
         }
         // The reply may depend on the acquire's runtime, which may not run.
         self.took_over = false;
@@ -294,6 +301,7 @@ impl AcquireLoop {
         let due = self.engine.stuck_at(now);
         let reply = poll_fn(|cx| attempt.poll_reply(cx));
         let replied = by(due, now, reply).await;
+        self.unanswered = None;
         Some((sent, replied.unwrap_or_else(|| self.leave_behind(attempt))))
     }
 
@@ -334,9 +342,13 @@ impl Drop for AcquireLoop {
         self.engine.homes.end(self.home);
         let error = Error::new(ErrorKind::Unavailable).with_source(RuntimeEnded);
         let now = Moment::now();
-        self.engine.event(&self.key, |lane, effects| {
-            lane.abandon(&self.wakeup, self.home, &error, now, effects);
+        let drove = self.engine.event(&self.key, |lane, effects| {
+            lane.abandon(&self.wakeup, self.home, &error, now, effects)
         });
+        // The lease was released when another task replaced this one. The attempt may have taken effect since.
+        if !drove && let Some((lease, ttl)) = self.unanswered {
+            (self.engine).resolve(&self.key, lease, unanswered(ttl), self.home);
+        }
     }
 }
 

@@ -2,15 +2,18 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Builder;
-use tokio::time::sleep;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::LockManager;
 use crate::backend::{Backend as _, BackendErrorKind, Memory, Mode, TransferTerms};
+use crate::lock::claim::Claim;
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
-use crate::lock::tests::{MS, RENEWED, SECOND, Slow, key};
+use crate::lock::tests::{MS, RENEWED, SECOND, Slow, claim, key, waiter};
+use crate::lock::watchdog::adopt_all;
 
 mod pauses;
 
@@ -161,6 +164,47 @@ async fn waiter_yields_after_handoffs_to_other_processes() {
     let ((granted_at, _guard), released_at) = tokio::join!(next, release);
     let took = granted_at.since(released_at);
     assert!(!took.is_zero() && took <= 2 * POLITE, "{took:?}");
+}
+
+/// The attempt can take effect after the release of its lease, because its runtime still ran then.
+#[test]
+fn attempt_of_replaced_loop_is_released_at_its_end() {
+    let runtime = || {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime")
+    };
+    let [own, other] = [runtime(), runtime()];
+    let backend = Slow {
+        attempt_takes: 100 * SECOND,
+        ..Slow::default()
+    };
+    let attempts = Arc::clone(&backend.attempts);
+    let engine = Arc::new(Engine::new(Arc::new(backend), Options::default(), None));
+    let home = |runtime: &Runtime| {
+        let _entered = runtime.enter();
+        engine.current_home().expect("a runtime with timers")
+    };
+    let [own_home, other_home] = [&own, &other].map(home);
+    let claim = Claim {
+        home: own_home,
+        ..claim(1, RENEWED)
+    };
+    let (waiter, _answer) = waiter(claim);
+    engine.event(&key(), |lane, effects| {
+        lane.enqueue(waiter, Seen::Nothing, Moment::now(), effects);
+    });
+    own.block_on(yield_now());
+    assert_eq!(attempts.load(Ordering::SeqCst), 1);
+    engine.homes.end(own_home);
+    adopt_all(&engine, other_home);
+    assert_eq!(engine.unresolved(), 1);
+    other.block_on(async {
+        let home = engine.home(other_home).expect("a runtime");
+        let released = timeout(SECOND, home.unresolved.finished());
+        released.await.expect("a reply");
+    });
+    drop(own);
+    assert_eq!(engine.unresolved(), 1);
 }
 
 /// Returns an acquire loop that does not run.

@@ -126,7 +126,7 @@ impl Lane {
     }
 
     /// Applies the drop of the task with its runtime, which has ended. Rejects the waiters of that runtime,
-    /// and contends for the others.
+    /// and contends for the others. Returns `false` if another task has replaced this one.
     pub(in crate::lock) fn abandon(
         &mut self,
         wakeup: &Wakeup,
@@ -134,9 +134,9 @@ impl Lane {
         error: &Error,
         now: Moment,
         effects: &mut Effects,
-    ) {
+    ) -> bool {
         if self.driven_by(wakeup).is_none() {
-            return;
+            return false;
         }
         for waiter in self.queue.take() {
             if waiter.claim.home == ended {
@@ -151,10 +151,11 @@ impl Lane {
                 effects.leave(place.lease, ended);
             }
             self.stop_contending(now);
-            return;
+            return true;
         }
         self.set_home(None);
         self.contend_or_idle(Yielded::behind(place), now, effects);
+        true
     }
 
     /// Replaces a task that does not run by one in `home`.
