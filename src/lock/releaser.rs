@@ -347,6 +347,23 @@ fn start_release_or_keep(
     }
 }
 
+/// A place that a command without a reply may have entered. It is left if its runtime drops the command.
+struct Entering {
+    engine: Arc<Engine>,
+    key: LockKey,
+    place: LeaseNumber,
+    home: RuntimeId,
+    may_wait: bool,
+}
+
+impl Drop for Entering {
+    fn drop(&mut self) {
+        if self.may_wait {
+            (self.engine).resolve(&self.key, self.place, unanswered(PLACE), self.home);
+        }
+    }
+}
+
 /// Keeps the lease if no other process waits for the key, and releases it otherwise.
 async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, order: ReleaseOrKeep) {
     let ReleaseOrKeep {
@@ -360,8 +377,17 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
     let place = LeaseNumber::of(engine.new_lease_id(&key));
     let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
         .with_next(engine.lease_id(place), true);
+    let mut entering = Entering {
+        engine: Arc::clone(&engine),
+        key: key.clone(),
+        place,
+        home,
+        may_wait: true,
+    };
     let backend = Arc::clone(&engine.backend);
     let outcome = backend.release_or_keep(request).await;
+    entering.may_wait = matches!(&outcome, Err(error) if error.may_have_taken_effect());
+    drop(entering);
     let now = Moment::now();
     if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
         engine.homes.released(&key, number, sent_at);
@@ -420,7 +446,6 @@ async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, ord
         // The lease may be kept or released; a plain release resolves both.
         Err(error) => {
             if error.may_have_taken_effect() {
-                engine.resolve(&key, place, unanswered(PLACE), home);
                 engine.event(&key, |lane, _| lane.return_is_resent(number));
             }
             release(engine, home, vec![(key, outgoing)]).await;

@@ -178,7 +178,10 @@ fn release_of_ended_runtime_needs_no_waiter() {
 
 /// Returns an engine with the runtimes of its two homes.
 fn engine_of(runtimes: [&Runtime; 2]) -> (Arc<Engine>, [Arc<Home>; 2]) {
-    let backend = Arc::new(Slow::default());
+    let backend = Arc::new(Slow {
+        release_takes: SECOND,
+        ..Slow::default()
+    });
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let homes = runtimes.map(|runtime| {
         let _entered = runtime.enter();
@@ -213,6 +216,27 @@ fn keys_of_ended_runtime_are_queued_in_another() {
     drop(Running { engine, home, over });
     assert!(!other.releases.is_empty());
     assert!(!other.releases.start(), "a task runs");
+}
+
+/// The command may have entered the queue of the backend.
+#[test]
+fn place_of_release_in_ended_runtime_is_left() {
+    let [ends, stays] = [runtime(), runtime()];
+    let (engine, [home, _]) = engine_of([&ends, &stays]);
+    let ttl = RENEWED.ttl;
+    let order = ReleaseOrKeep {
+        outgoing: Outgoing {
+            lease: number(1),
+            ttl,
+        },
+        ttl,
+        needs_counter: false,
+    };
+    start_release_or_keep(&engine, key(), order, home.id);
+    ends.block_on(yield_now());
+    assert_eq!(engine.unresolved(), 0);
+    drop(ends);
+    assert_eq!(engine.unresolved(), 1);
 }
 
 #[tokio::test]
