@@ -44,7 +44,7 @@ pub(super) struct Effects {
     /// The next deadlines of the lane, each with the runtime whose watchdog must be notified.
     pub(super) deadlines: Few<(RuntimeId, Moment)>,
     pub(super) work: Few<Work>,
-    /// The lane is idle, so the table counts its work until it was started.
+    /// The lane is idle or only yields, so the table counts its work until it was started.
     pub(super) outlive_lane: bool,
 }
 

@@ -241,12 +241,14 @@ impl Engine {
         batches
     }
 
-    /// Returns the number of releases that continue without their lanes.
+    /// Returns the number of releases that continue without their lanes. Read it after the lanes.
     pub(super) fn unresolved(&self) -> usize {
+        // First: a release is started, and is then among the others.
+        let unstarted = self.lanes.unstarted();
         let homes = self.homes.all();
         let unresolved = homes.iter().map(|home| &home.unresolved);
         let unresolved = unresolved.chain([&self.homes.unresolved]);
-        unresolved.map(Unresolved::len).sum()
+        unstarted + unresolved.map(Unresolved::len).sum::<usize>()
     }
 
     pub(super) fn lease_span(&self, lease: Option<Duration>) -> Span {

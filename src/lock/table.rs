@@ -52,7 +52,7 @@ pub(super) struct Lanes {
     awaited: AtomicBool,
     /// Notified when a lane is removed, and when its work was started, if `awaited` is set.
     left: Notify,
-    /// The idle lanes that left work to start, such as the retry of a failed release.
+    /// The idle or yielding lanes that left work to start, such as the retry of a failed release.
     unstarted: AtomicUsize,
 }
 
@@ -85,9 +85,7 @@ impl Lanes {
         };
         let result = event(lane, effects);
         let is_idle = lane.is_idle();
-        if is_idle {
-            self.count_work(effects);
-        }
+        self.count_work(lane, effects);
         let entered = match (found, fresh) {
             (Ok(slot), _) if is_idle => {
                 shard.spare = Some(slot.remove().0.emptied());
@@ -176,9 +174,8 @@ impl Lanes {
                 let stays = !slot.lane.is_idle();
                 if stays {
                     self.schedule(slot, slot.key.hash_code(), deadlines, &mut effects);
-                } else {
-                    self.count_work(&mut effects);
                 }
+                self.count_work(&slot.lane, &mut effects);
                 if !effects.is_empty() {
                     all.push((slot.key.clone(), effects));
                 }
@@ -243,15 +240,20 @@ impl Lanes {
         self.for_each(|_, lane, effects| lane.adopt(ended, home, now, effects))
     }
 
-    /// Counts the work that an idle lane leaves, under the mutex of its shard.
-    fn count_work(&self, effects: &mut Effects) {
-        if !effects.work.is_empty() {
+    /// Counts the work that a lane leaves if it is idle or only yields, under the mutex of its shard.
+    fn count_work(&self, lane: &Lane, effects: &mut Effects) {
+        if !effects.work.is_empty() && (lane.is_idle() || lane.is_yielding()) {
             effects.outlive_lane = true;
             self.unstarted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The work of an idle lane was started.
+    /// Returns the number of idle or yielding lanes that left work to start.
+    pub(super) fn unstarted(&self) -> usize {
+        self.unstarted.load(Ordering::SeqCst)
+    }
+
+    /// The work that a lane left was started.
     pub(super) fn started(&self) {
         self.unstarted.fetch_sub(1, Ordering::SeqCst);
         if self.awaited.load(Ordering::SeqCst) {
@@ -307,7 +309,7 @@ impl Lanes {
             // Registers before it checks, so a change in between is not missed.
             left.as_mut().enable();
             // A removal counts its work under a mutex that the first check locks.
-            if self.is_empty() && self.unstarted.load(Ordering::SeqCst) == 0 {
+            if self.is_empty() && self.unstarted() == 0 {
                 return;
             }
             left.await;

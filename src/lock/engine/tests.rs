@@ -1,7 +1,9 @@
-//! The batches of one round.
+//! The batches of one round, and the count of releases.
 
 use super::*;
 use crate::backend::Memory;
+use crate::lock::effect::Effects;
+use crate::lock::tests::{Slow, key, number};
 
 #[test]
 fn large_round_makes_small_batches() {
@@ -13,4 +15,21 @@ fn large_round_makes_small_batches() {
     assert_eq!(sizes, [vec![SIZE; 100], vec![50]].concat());
     assert!(batches.iter().all(|batch| batch.capacity() < 2 * SIZE));
     assert_eq!(batches.concat(), keys);
+}
+
+#[tokio::test]
+async fn release_is_counted_before_its_task_starts() {
+    let backend = Arc::new(Slow::default());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let home = engine.current_home().expect("a runtime");
+    let mut effects = Effects::default();
+    engine.lanes.with(&key(), &mut effects, |_, effects| {
+        effects.leave(number(1), home);
+    });
+    assert_eq!(engine.unresolved(), 1);
+    engine.carry_out(&key(), &mut effects);
+    assert_eq!(engine.unresolved(), 1);
+    let home = engine.home(home).expect("a runtime");
+    home.unresolved.finished().await;
+    assert_eq!(engine.unresolved(), 0);
 }

@@ -87,9 +87,9 @@ impl Lanes {
                     });
                 }
                 slot.lane.admit(&slot.key, look.now, &mut effects);
+                self.count_work(&slot.lane, &mut effects);
                 if slot.lane.is_idle() {
                     idle = true;
-                    self.count_work(&mut effects);
                 } else {
                     self.schedule(slot, hash, &mut shard.deadlines, &mut effects);
                 }

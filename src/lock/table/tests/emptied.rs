@@ -1,6 +1,8 @@
 //! The wait for an empty table.
 
 use super::*;
+use crate::backend::Mode;
+use crate::lock::place::QueuePlace;
 
 #[tokio::test(start_paused = true)]
 async fn emptied_completes_with_last_lane() {
@@ -19,6 +21,37 @@ async fn emptied_awaits_work_of_idle_lane() {
     lanes.with(&key(0), &mut effects, |_, effects| {
         effects.leave(number(1), here());
     });
+    let mut emptied = pin!(lanes.emptied());
+    assert!(timeout(SECOND, &mut emptied).await.is_err());
+    assert!(effects.outlive_lane);
+    lanes.started();
+    assert!(timeout(SECOND, emptied).await.is_ok());
+}
+
+/// The lane can leave the table before its work is started.
+#[tokio::test(start_paused = true)]
+async fn emptied_awaits_work_of_yielding_lane() {
+    let (lanes, mut effects, now) = (lanes(), Effects::default(), Moment::now());
+    let key = key(1);
+    let (grant, _told) = acquire(&lanes, &key, claim(1, RENEWED), now);
+    let place = QueuePlace {
+        lease: number(2),
+        mode: Mode::Exclusive,
+        limit: None,
+    };
+    lanes.with(&key, &mut effects, |lane, effects| {
+        return_to(
+            Yielded::behind(Some(place)),
+            lane,
+            &key,
+            &grant,
+            now,
+            effects,
+        );
+        assert!(lane.is_yielding());
+    });
+    assert_eq!(lanes.unstarted(), 1);
+    drop(lanes.for_each(|_, lane, _| *lane = Lane::default()));
     let mut emptied = pin!(lanes.emptied());
     assert!(timeout(SECOND, &mut emptied).await.is_err());
     assert!(effects.outlive_lane);

@@ -62,20 +62,26 @@ fn acquire(
 /// Releases a key without waiters.
 fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
     event(lanes, key, |lane, effects| {
-        lane.release(
-            key,
-            grant,
-            crate::lock::tests::release(1, None, None, now),
-            effects,
-        );
-        assert!(
-            lane.take_return(here(), now, now + RESPONSE_TIMEOUT)
-                .is_some()
-        );
-        // The return is done here.
-        effects.work = Few::Empty;
-        lane.returned(number(1), Ok(()), Yielded::ToNobody, here(), now, effects);
+        return_to(Yielded::ToNobody, lane, key, grant, now, effects);
     });
+}
+
+/// Releases a lane without waiters for the processes in `yielded`.
+fn return_to(
+    yielded: Yielded,
+    lane: &mut Lane,
+    key: &LockKey,
+    grant: &Arc<Grant>,
+    now: Moment,
+    effects: &mut Effects,
+) {
+    let release = crate::lock::tests::release(1, None, None, now);
+    lane.release(key, grant, release, effects);
+    let due = now + RESPONSE_TIMEOUT;
+    assert!(lane.take_return(here(), now, due).is_some());
+    // The return is done here.
+    effects.work = Few::Empty;
+    lane.returned(number(1), Ok(()), yielded, here(), now, effects);
 }
 
 fn look(lanes: &Lanes, home: RuntimeId, now: Moment) -> Round {
