@@ -15,7 +15,6 @@ use super::effect::{Effects, Work};
 use super::engine::Engine;
 use super::given::{Given, PickUp};
 use super::grant::Grant;
-use super::guard::Hold;
 use super::lane::{Entered, Lane, Seen, Waiter};
 use super::lease::LeaseNumber;
 use super::line::LONGEST_IN_LINE;
@@ -25,7 +24,8 @@ use crate::{Error, ErrorKind, LockKey};
 
 /// The result of one step of an acquire, which proceeds as far as possible without waiting.
 pub(super) enum Step {
-    Done(Result<Hold, Error>),
+    /// The caller creates the [`Hold`](super::guard::Hold) of a grant.
+    Done(Result<Arc<Grant>, Error>),
     Slow(Stage),
 }
 
@@ -69,7 +69,7 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         start(engine, lane, key, claim, now, effects)
     });
     match start {
-        Start::Granted(grant) => Step::Done(Ok(hold(engine, claim, grant))),
+        Start::Granted(grant) => Step::Done(Ok(granted(engine, claim, grant))),
         Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
         Start::Queued(queued) => Step::Slow(Stage::Queued(queued)),
         Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
@@ -127,7 +127,7 @@ fn enter_other_mode(
     key: &LockKey,
     claim: &Claim,
     now: Moment,
-) -> Option<Result<Hold, Error>> {
+) -> Option<Result<Arc<Grant>, Error>> {
     let owner = claim.owner;
     if claim.terms.mode != Mode::Permit {
         let has_permit = engine.event(&key.permit_of(owner), |lane, _| lane.is_held_by(owner, now));
@@ -156,22 +156,21 @@ fn enter_other_mode(
     }
 }
 
-/// Creates the hold of an immediate grant. A grouped grant is picked up later, with the others.
-pub(super) fn hold(engine: &Arc<Engine>, claim: &Claim, grant: Arc<Grant>) -> Hold {
+/// Reports an immediate grant. A grouped grant is picked up later, with the others.
+pub(super) fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
     if !claim.grouped {
         grant.pick_up();
     }
-    engine.granted(&grant, claim.hold);
-    Hold::new(Arc::clone(engine), grant, claim.hold)
+    nested(engine, claim, grant)
 }
 
-fn nested(engine: &Arc<Engine>, claim: &Claim, grant: Arc<Grant>) -> Hold {
+fn nested(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
     engine.granted(&grant, claim.hold);
-    Hold::new(Arc::clone(engine), grant, claim.hold)
+    grant
 }
 
-/// Creates the hold of a waiter. Returns `None` if the grant was withdrawn.
-pub(super) fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Option<Hold> {
+/// Returns the grant of a waiter, which creates its hold, or `None` if the grant was withdrawn.
+pub(super) fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Option<Arc<Grant>> {
     let Given { grant, pick_up } = given;
     let picked_up = match pick_up {
         _ if claim.grouped => true,
@@ -181,7 +180,7 @@ pub(super) fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Opti
             engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim, now))
         }
     };
-    picked_up.then(|| Hold::new(Arc::clone(engine), grant, claim.hold))
+    picked_up.then_some(grant)
 }
 
 fn start(

@@ -12,7 +12,7 @@ use super::claim::{Claim, Deadline, QueuePosition};
 use super::clock::Moment;
 use super::command::{Outcome, judge};
 use super::engine::Engine;
-use super::entry::{Stage, Step, enter, hold, leave_inline, pick_up, rejection};
+use super::entry::{Stage, Step, enter, granted, leave_inline, pick_up, rejection};
 use super::guard::Hold;
 use super::lane::{Seen, TAKE_OVER, Waiter};
 use super::timeout::next_wake;
@@ -34,7 +34,7 @@ fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: 
             let grant = engine.event(key, |lane, effects| {
                 lane.granted_inline(key, &claim, lease, now, effects)
             });
-            Step::Done(Ok(hold(engine, &claim, grant)))
+            Step::Done(Ok(granted(engine, &claim, grant)))
         }
         Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
             let error = seen.error(now);
@@ -122,8 +122,10 @@ fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, mut answer: A
         }
         left
     }));
-    if let Ok(Ok(given)) = answer.try_recv() {
-        drop(pick_up(engine, claim, given));
+    if let Ok(Ok(given)) = answer.try_recv()
+        && let Some(grant) = pick_up(engine, claim, given)
+    {
+        drop(Hold::new(Arc::clone(engine), grant, claim.hold));
     }
 }
 
@@ -239,14 +241,18 @@ impl Future for PendingAcquire {
                         let picked_up = pick_up(engine, claim, given);
                         let now = Moment::now();
                         let step = match picked_up {
-                            Some(hold) if hold.is_held(now) => Step::Done(Ok(hold)),
+                            Some(grant) if grant.is_held(now) => Step::Done(Ok(grant)),
                             // This future was not polled before its deadline.
                             None if claim.deadline.has_passed(now) => {
                                 let error = engine.event(key, |lane, _| lane.why_not(now));
                                 Step::Done(Err(error))
                             }
                             // The process was paused after the grant.
-                            Some(_) | None => enter(engine, key, claim, now),
+                            late => {
+                                let hold = |grant| Hold::new(Arc::clone(engine), grant, claim.hold);
+                                let _late = late.map(hold);
+                                enter(engine, key, claim, now)
+                            }
                         };
                         (step, now)
                     }
@@ -283,7 +289,10 @@ impl Future for PendingAcquire {
                     if queued {
                         engine.hot.waited(key.stored(), claim.since);
                     }
-                    let outcome = outcome.map_err(|error| rejection(engine, key, claim, error));
+                    let outcome = match outcome {
+                        Ok(grant) => Ok(Hold::new(Arc::clone(engine), grant, claim.hold)),
+                        Err(error) => Err(rejection(engine, key, claim, error)),
+                    };
                     return Poll::Ready((outcome, now));
                 }
                 Step::Slow(stage) => {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::num::NonZeroU16;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,10 +11,11 @@ use std::time::Duration;
 
 use super::{Acquire, Wait};
 use crate::backend::{BoxFuture, Mode};
-use crate::lock::claim::{Claim, Deadline, QueuePosition, Terms};
+use crate::lock::claim::{Claim, Deadline, HoldId, QueuePosition, Terms};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::entry::{Step, enter};
+use crate::lock::grant::Grant;
 use crate::lock::guard::{Hold, LockGuard};
 use crate::lock::options::{valid_lease, valid_permits, valid_wait};
 use crate::lock::pending::PendingAcquire;
@@ -133,7 +135,8 @@ impl Acquire {
         };
         if let [key] = keys {
             match enter(&self.engine, key, &claim, now) {
-                Step::Done(outcome) => Started::Done(outcome.map(LockGuard::one)),
+                Step::Done(Ok(grant)) => Started::Granted(grant, claim.hold),
+                Step::Done(Err(error)) => Started::Done(Err(error)),
                 Step::Slow(stage) => {
                     let key = key.clone();
                     let engine = Arc::clone(&self.engine);
@@ -210,6 +213,8 @@ enum Slow {
 }
 
 enum Started {
+    /// The guard gets the reference of the request to the engine, because other threads write that count too.
+    Granted(Arc<Grant>, HoldId),
     Done(Result<LockGuard, Error>),
     Slow(Slow, WaitSpan),
 }
@@ -225,6 +230,15 @@ impl Future for AcquireFuture {
         if let State::Unpolled(acquire) = &mut self.state {
             let since = Moment::now();
             match acquire.start(since) {
+                Started::Granted(grant, hold) => {
+                    (acquire.engine).acquired(acquire.name, Ok(()), Duration::ZERO, None);
+                    let done = State::Done(None);
+                    let State::Unpolled(acquire) = mem::replace(&mut self.state, done) else {
+                        unreachable!("BUG: the acquire has just started");
+                    };
+                    let hold = Hold::new(acquire.engine, grant, hold);
+                    return Poll::Ready(Ok(LockGuard::one(hold)));
+                }
                 Started::Done(outcome) => {
                     let ended = outcome.as_ref().map(|_| ());
                     acquire
@@ -353,7 +367,10 @@ impl Several {
             // A ticket orders by arrival, and the acquire arrives at each key at another time.
             one.ticket = self.engine.next_number();
             match enter(&self.engine, key, &one, now) {
-                Step::Done(outcome) => self.holds.push(outcome?),
+                Step::Done(outcome) => {
+                    let engine = Arc::clone(&self.engine);
+                    self.holds.push(Hold::new(engine, outcome?, one.hold));
+                }
                 Step::Slow(stage) => {
                     let engine = Arc::clone(&self.engine);
                     let pending = PendingAcquire::new(engine, key.clone(), one, stage, now);
