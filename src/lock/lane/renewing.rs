@@ -19,8 +19,8 @@ impl Lane {
             && !self.is_before_downgrade(renewal)
     }
 
-    /// Ends a renewal whose turn has come too late, and returns `false`. No command failed, so waiters are not told of
-    /// any.
+    /// Returns `true` if a renewal that waited for its turn is still needed, and ends it otherwise. An acquire reports no
+    /// failure then, because no command failed.
     pub(in crate::lock) fn still_wants(
         &mut self,
         renewal: &Renewal,

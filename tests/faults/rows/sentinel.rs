@@ -38,8 +38,8 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(stopped(run))
         }),
         // The old primary still accepts releases, which the new one does not receive.
-        // The former primary grants locks until it is told of the new one, which knows neither their releases nor the
-        // places that were left.
+        // The former primary grants locks until a Sentinel makes it a replica. The new one has neither the releases nor
+        // the places that were left in that time.
         row("commanded failover", |run| Box::pin(commanded(run)))
             .recovers_within(LEASE + BACKSTOP)
             .clears_within(LEASE + BACKSTOP),

@@ -233,7 +233,7 @@ impl TestLane {
         due.expect("a renewal")
     }
 
-    /// Returns `true` if a renewal is sent whose turn comes at `now`.
+    /// Returns `true` if a renewal is sent that waited for its turn until `now`.
     fn still_wants(&mut self, renewal: &Renewal, now: Moment) -> bool {
         let (wants, _) = self.event(|lane, _, effects| {
             let replied = Replied { home: here(), now };

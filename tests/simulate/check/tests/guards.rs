@@ -1,9 +1,9 @@
 //! Exclusion, validity, losses, tokens and counts.
 
-use super::{History, assert_finds, item};
+use super::{History, assert_finds};
 use tower_lock::backend::Mode;
 
-use crate::plan::{Acquire, Command};
+use crate::plan::Acquire;
 use crate::seen::Largest;
 use crate::store::Store;
 use crate::tests::acquire;
