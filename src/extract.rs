@@ -88,7 +88,7 @@ use crate::{Error, LockKeys, LockManager};
 ///   `|Locked(value, _guard): Locked<_>| async move { work(value).await }` releases the lock before the work
 ///   begins. A closure has to name the guard inside: `async move { let _guard = guard; … }`. Nothing
 ///   reports such a release: it looks like that of a handler that drops its guard early.
-/// - A handler whose lock is lost is not aborted: watch [`lost`](Held::lost) of the guard.
+/// - A handler whose lock is lost is not aborted: watch [`lost`](crate::Held::lost) of the guard.
 /// - A body that still streams under the lock must contain the guard.
 ///
 /// # If `Handler` is not implemented
