@@ -195,19 +195,21 @@ async fn release_lost(run: &mut Run) {
 
 /// The acquire of a reader takes effect, and its reply is lost. The next attempt counts once.
 async fn replies_lost(run: &mut Run) {
-    let begun = run.begin(Some(0));
-    run.gates[0].commands.swallow(Swallow::Answers);
-    let locks = run.managers[0].clone();
+    // With other calls in flight, the acquire would wait for a reply that is lost as well.
+    let idle = run.add_idle_process().await;
+    let begun = run.begin(Some(idle));
+    run.gates[idle].commands.swallow(Swallow::Answers);
+    let locks = run.managers[idle].clone();
     let asked = run.referee.asks();
     let acquire = locks.acquire(PRIZE).shared().wait(20 * SECOND);
     let reader = tokio::spawn(acquire.into_future());
     eventually("it takes effect", || run.ask(&["EXISTS", BODY]) == "1").await;
-    run.gates[0].commands.heal();
-    run.gates[0].commands.cut();
+    run.gates[idle].commands.heal();
+    run.gates[idle].commands.cut();
     run.end(&begun, 1);
     let guard = reader.await.expect("no panic").expect("in the end");
     let terms = (run.row.lease, true);
-    let checked = run.referee.granted(guard, 0, asked, terms);
+    let checked = run.referee.granted(guard, idle, asked, terms);
     checked.keep(2 * LEASE).await;
     let fields = run.ask(&["HLEN", BODY]);
     run.proof(fields == "2", format!("{fields} fields: mode and lease"));
