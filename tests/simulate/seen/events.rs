@@ -140,6 +140,12 @@ impl Environment {
                 continue;
             };
             leases.push(lease);
+            let decided = (self.store.lock().unwrap().records.get(&lease)).map(|it| it.decided);
+            let place = (waiter.manager, *key);
+            // A transfer after it has ended the turn of others.
+            if decided >= seen.yielded.get(&place).copied() {
+                seen.yielded.remove(&place);
+            }
             let (mode, broken) = match self.store.lock().unwrap().records.get_mut(&lease) {
                 Some(record) => {
                     record.granted = true;
