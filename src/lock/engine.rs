@@ -243,7 +243,7 @@ impl Engine {
 
     /// Returns the number of releases that continue without their lanes. Read it after the lanes.
     pub(super) fn unresolved(&self) -> usize {
-        // First: a release is started, and is then among the others.
+        // Read first: a release that starts in between is counted twice, and never missed.
         let unstarted = self.lanes.unstarted();
         let homes = self.homes.all();
         let unresolved = homes.iter().map(|home| &home.unresolved);

@@ -24,7 +24,7 @@ use crate::{Error, ErrorKind, LockKey};
 
 /// The result of one step of an acquire, which proceeds as far as possible without waiting.
 pub(super) enum Step {
-    /// The caller creates the [`Hold`](super::guard::Hold) of a grant.
+    /// The caller creates the [`Hold`](super::guard::Hold) of a grant at once: without one, nothing releases it.
     Done(Result<Arc<Grant>, Error>),
     Slow(Stage),
 }
