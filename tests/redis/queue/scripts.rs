@@ -97,7 +97,14 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
     let pieces: &[&str] = match script {
         "acquire" => &[fence, guard, piece!("acquire")],
         "acquire_all" => &[fence, piece!("acquire_all")],
-        "contend" => &[fence, guard, report, &queue, piece!("contend")],
+        "contend" => &[
+            fence,
+            guard,
+            report,
+            &queue,
+            piece!("wanted"),
+            piece!("contend"),
+        ],
         "renew" => &[piece!("renew")],
         "share" => &[
             fence,
@@ -108,9 +115,10 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
             piece!("unnumbered"),
             listeners,
             piece!("queue"),
+            piece!("wanted"),
             piece!("share_later"),
         ],
-        "share_renew" => &[report, &unnumbered, piece!("share_renew")],
+        "share_renew" => &[report, &unnumbered, piece!("wanted"), piece!("share_renew")],
         "release" => &[
             report,
             piece!("ended"),

@@ -191,6 +191,7 @@ impl Scripts {
             include_str!("lua/hold_free.lua"),
             include_str!("lua/queue.lua")
         );
+        const WANTED: &str = include_str!("lua/wanted.lua");
         const CONTEND: &str = include_str!("lua/contend.lua");
         const ENDED: &str = include_str!("lua/ended.lua");
         const UNNUMBERED: &str = include_str!("lua/unnumbered.lua");
@@ -203,7 +204,7 @@ impl Scripts {
         let contend = [
             &[fence],
             guard,
-            &[report, numbers, listeners, QUEUE, CONTEND],
+            &[report, numbers, listeners, QUEUE, WANTED, CONTEND],
         ]
         .concat();
         const DOWNGRADE: &str = include_str!("lua/downgrade.lua");
@@ -214,6 +215,7 @@ impl Scripts {
             UNNUMBERED,
             listeners,
             QUEUE_ALONE,
+            WANTED,
             include_str!("lua/share_later.lua"),
         ];
         let share = [&[fence], guard, &shared].concat();
@@ -257,6 +259,7 @@ impl Scripts {
                     UNNUMBERED,
                     listeners,
                     QUEUE,
+                    WANTED,
                     include_str!("lua/share_renew.lua"),
                 ],
             ),

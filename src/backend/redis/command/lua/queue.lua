@@ -164,39 +164,6 @@ local function deadline(queue, name, now)
     return till, heard
   end
 end
--- Gives the clients that listen outside the queue a place in it, if they can be counted: a lock that several leases hold
--- may not become free otherwise.
-local function announce(queue, channel, now)
-  local due = not blind and is_turn_due(queue, channel, now)
-  if due and not redis.call('zscore', queue, '~') and enter(queue, '~', 0) then
-    redis.call('pexpire', queue, 2 * ALIVE)
-  end
-end
--- Returns true if `own`, a shared lease or a permit, has to wait: a client outside the queue waits before it, or a
--- lease. Shared leases do not wait for each other. Without a place of its own, it comes last. For the intent of an
--- exclusive lease, returns the rest in ms, unless `reader` is of the same process.
-local function is_wanted(queue, channel, now, own, reader)
-  for _, name in ipairs(redis.call('zrange', queue, 0, 31)) do
-    if name == own or string.find(name, '^[!?]') then
-      return false
-    elseif string.find(name, '^~%^') then
-      local left = redis.call('zscore', queue, name) - now
-      if left > 0 and not (reader and string.sub(name, 3) == string.sub(reader, 2, 37)) then
-        return left
-      end
-    elseif name == '~' then
-      if is_turn_due(queue, channel, now) then
-        return true
-      end
-      forget(queue, name)
-    elseif name == '~!' or name == '~@' or is_shared(own) and is_shared(name) then
-      -- It delays no shared lease.
-    elseif deadline(queue, name, now) then
-      return true
-    end
-  end
-  return false
-end
 -- Returns the time in ms after which a permit may be free, or nil if one is. A body with permits has a field for each
 -- with its deadline, 'mode', and 'next', which no deadline precedes. So most calls count the fields, and read none.
 local function full(body, most, now)
