@@ -249,6 +249,13 @@ impl Calls {
         })
     }
 
+    /// Returns the command that deletes a lock body outside of a script.
+    pub(crate) fn deletion(&self, at: KeyRoute<'_>) -> Cmd {
+        let mut delete = redis::cmd("DEL");
+        delete.arg(at.body());
+        delete
+    }
+
     /// Acquires several keys of one slot exclusively, without a quarantine.
     pub(crate) async fn acquire_all(
         &self,

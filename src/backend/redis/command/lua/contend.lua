@@ -18,16 +18,25 @@ blind = ARGV[5] ~= '0' and ARGV[5]
 fence = not blind and KEYS[3]
 local body, queue, lease, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[3]
 limit = is_permit(lease) and tonumber(ARGV[6]) or 0
-local left = redis.call('pttl', body)
+local now, left = clock(), redis.call('pttl', body)
+-- Returns '!' for a waiter that listens at this server, otherwise '?'. Each call decides it again: a waiter that listens
+-- at a replica polls, since this server does not count its subscription.
+local function kind()
+  return ARGV[4] == '!' and (blind == '2' or is_heard(own_channel(channel, lease))) and '!' or '?'
+end
+-- Enters the queue, or refreshes the place there.
+local function refresh()
+  return wait(queue, lease, kind(), now, redis.call('zscore', queue, lease))
+end
 local again = left ~= -2 and holds(body, lease)
 if not again then
   if left == -1 then
     return left
   end
-  local now, queued, outcome = clock(), nil, 1
+  local queued, outcome = nil, 1
   if left == -2 and redis.call('exists', queue) == 1 then
     pcall(function()
-      queued = wait(queue, channel, lease, ARGV[4], now)
+      queued = refresh()
       local turn = tonumber(redis.call('zscore', queue, '~!') or 0)
       if is_ahead(turn, now, TURN) then
         left = turn - now
@@ -55,7 +64,7 @@ if not again then
   if left ~= -2 then
     local fine, count = pcall(function()
       if queued == nil then
-        queued = wait(queue, channel, lease, ARGV[4], now)
+        queued = refresh()
         -- The turn was used. A client that acquires again without a pause has to compete for the next one.
         if redis.call('zscore', queue, '~!') then
           forget(queue, '~!')
@@ -73,26 +82,26 @@ if not again then
     return refused and { left, refused } or left
   end
 end
-local counter, refused = next_counter(KEYS[3], '1')
+local counter, refused = next_counter(KEYS[3], '1', time)
 if not counter then
   return refused
 end
 if not again then
   pcall(forget, queue, lease)
 end
-local armed = hold(body, lease, tonumber(ARGV[2]), clock())
+local armed = hold(body, lease, tonumber(ARGV[2]), now)
 if armed ~= 1 then
   return armed
 end
 if mode_of(lease) then
   -- The body is written, so a denied read raises no error.
-  pcall(admit, body, queue, channel, clock())
+  pcall(admit, body, queue, channel, now)
   if again then
     return { -2 - counter }
   end
 elseif again then
   -- The body is written, so a denied read raises no error.
-  local fine, kind = pcall(kind_of, channel, lease, ARGV[4])
+  local fine, kind = pcall(kind)
   local confirm = blind ~= '2' and fine and kind == '!' and CONFIRM or POLLED
   return { -2 - counter, left <= confirm and confirm - left or nil }
 end

@@ -10,9 +10,10 @@
 -- doubles are exact.
 -- Only numbers are compared: texts would cost as much as two commands, and an update to the microsecond as
 -- much as one.
+-- `time` is the time of the server as TIME returns it, if the caller has read it.
 -- `count` new counters are taken at once. The first is returned, the last is stored. `count` should be a
 -- string: Redis 7.0 prints a number to 17 digits for the command, which takes as long as that command.
-local function next_counter(key, count)
+local function next_counter(key, count, time)
   local top = redis.pcall('incrby', key, count)
   if type(top) == 'table' then
     local says = function(what) return string.find(top.err, what, 1, true) end
@@ -25,7 +26,7 @@ local function next_counter(key, count)
     -- The server returns the same error again, with its own text.
     top = redis.call('incrby', key, count)
   end
-  local now = redis.call('time')
+  local now = time or redis.call('time')
   local behind = now[1] * 1000000 + now[2] - top
   if behind > 1000 then
     top = redis.call('incrby', key, behind)

@@ -6,8 +6,8 @@
 -- INCRBY, which the user may call anyway. A promoted replica may lack the last counters, and a server that lost
 -- its data all of them. Then the clock, less the millisecond by which a counter may be behind it, is the larger
 -- number.
-local function next_number(key)
-  local fine, counter = pcall(next_counter, key, '1')
+local function next_number(key, time)
+  local fine, counter = pcall(next_counter, key, '1', time)
   return fine and counter
 end
 local function last_number(key, now)

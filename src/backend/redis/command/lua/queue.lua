@@ -37,7 +37,8 @@
 -- deadline every second. STEP, POLL: a waiter that polls attempts after STEP for each place up to its own, at most
 -- after POLL. TURN: the time in which clients outside the queue can acquire a free lock. PAUSE: the time between
 -- two of their turns where they cannot be counted.
-local CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = 1500, 300, 3000, 3, 100, 10, 500
+-- LIFE: the TTL of a queue with places, as a text: Redis 7.0 prints a number to 17 digits for a command.
+local LIFE, CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = '6000', 1500, 300, 3000, 3, 100, 10, 500
 -- The number of waiters that `transfer` has removed because their deadlines had passed.
 local passed_over = 0
 -- 4 after the server rejected a message, otherwise 0. It is added to the outcome of a release.
@@ -49,14 +50,18 @@ local refused
 local blind
 -- The key of the fencing counter, or nil if the messages of transfers carry none.
 local fence
+-- The counter of the last transfer, or nil.
+local transferred
+-- True if the caller then enters the queue, which sets its TTL.
+local enters
 -- The limit of the permit that the caller asks for, or 0.
 local limit = 0
--- The time of the server in ms, read once.
-local read
+-- The time of the server, read once: as TIME returns it, and in ms.
+local time, read
 local function clock()
   if not read then
-    local now = redis.call('time')
-    read = now[1] * 1000 + math.floor(now[2] / 1000)
+    time = redis.call('time')
+    read = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   return read
 end
@@ -99,7 +104,7 @@ local function is_turn_due(queue, channel, now, outside)
 end
 -- Sets the TTL of a queue without places to that of its marks.
 local function settle(queue, places)
-  if (places or redis.call('zcount', queue, '-inf', '1e12')) == 0 then
+  if not enters and (places or redis.call('zcount', queue, '-inf', '1e12')) == 0 then
     redis.call('pexpire', queue, blind and PAUSE or TURN)
   end
 end
@@ -144,7 +149,7 @@ end
 -- Gives a new member the last place, with these scores and members besides. Returns false if the server rejects it,
 -- as with full memory.
 local function enter(queue, member, fraction, ...)
-  local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', 0, 1)[2]
+  local last = redis.call('zrevrangebyscore', queue, '1e12', '-inf', 'withscores', 'limit', '0', '1')[2]
   local added = redis.pcall('zadd', queue, math.floor(last or 0) + 1 + fraction, member, ...)
   if type(added) == 'table' then
     refused = added
@@ -205,16 +210,10 @@ local function fits(body, mode, queue, name, now)
   local ticket = tonumber(redis.call('zscore', queue, name) or 0)
   return not full(body, math.floor(ticket % 1 * 65536 + 0.5), now)
 end
--- Returns '!' for a waiter that listens at this server, otherwise '?'. Every `contend` decides it again: a waiter
--- that listens at a replica polls, since this server does not count its subscription.
-local function kind_of(channel, lease, kind)
-  return kind == '!' and (blind == '2' or is_heard(own_channel(channel, lease))) and '!' or '?'
-end
--- Enters a lease, or refreshes its deadline. `kind` is '!' for a waiter that reports a subscription. Returns the time
--- in ms until the next attempt of a waiter that polls, 0 for one that listens, or false if the server rejects it.
-local function wait(queue, channel, lease, kind, now)
-  kind = kind_of(channel, lease, kind)
-  local ticket = redis.call('zscore', queue, lease)
+-- Enters a lease, or refreshes the deadline of its place, which has this ticket. `kind` is '!' for a waiter that listens
+-- at this server, otherwise '?'. Returns the time in ms until the next attempt of a waiter that polls, 0 for one that
+-- listens, or false if the server rejects it.
+local function wait(queue, lease, kind, now, ticket)
   local ahead = kind == '?' and redis.call('zcount', queue, '-inf', ticket and '(' .. ticket or '1e12')
   local again = ahead and pace(ahead) or 0
   local deadline, mark = now + again + ALIVE, kind .. lease
@@ -224,7 +223,7 @@ local function wait(queue, channel, lease, kind, now)
   elseif not enter(queue, lease, limit / 65536, deadline, mark) then
     return false
   end
-  redis.call('pexpire', queue, 2 * ALIVE)
+  redis.call('pexpire', queue, LIFE)
   return again
 end
 -- Writes a lease into the body. Returns 1, or the reply that rejects it.
@@ -274,9 +273,9 @@ local function give(body, queue, lease, ttl, others, now, channel)
     return false
   end
   if channel then
-    local counter = fence and next_number(fence)
+    transferred = fence and next_number(fence, time)
     local id = mode_of(lease) and string.sub(lease, 2) or lease
-    sent(wake(channel, counter and id .. string.format(' %.0f', counter) or id))
+    sent(wake(channel, transferred and id .. string.format(' %.0f', transferred) or id))
   end
   return lease
 end
@@ -296,7 +295,7 @@ end
 -- not.
 local function serve(body, queue, channel, now, own, others, beside)
   local asleep
-  for index, lease in ipairs(redis.call('zrange', queue, 0, 31)) do
+  for index, lease in ipairs(redis.call('zrange', queue, '0', '31')) do
     if lease == '~' then
       if beside and is_turn_due(queue, channel, now) then
         return false

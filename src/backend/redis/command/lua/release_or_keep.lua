@@ -13,39 +13,46 @@
 -- One script counts and decides. A process that subscribes or enters the queue later attempts after that. Most
 -- processes in the queue also subscribe, so the queue is counted only where no other process subscribes. With memory
 -- full, the counter does not move, and the lease is kept without: local waiters need no memory of the server.
-if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
-  return 0
-end
+local body, queue, lease, channel, next_lease = KEYS[1], KEYS[3], ARGV[1], ARGV[3], ARGV[7]
 blind = ARGV[9] ~= '0' and ARGV[9]
 fence = not blind and KEYS[2]
-local now, all, ours = clock(), listeners(ARGV[3])
+local now, all, ours, heard = clock(), listeners(channel, own_channel(channel, lease))
 -- If the caller listens at a replica, `all` does not include its own subscribers.
 local others = math.max(all - ARGV[4], all - ours)
-if others <= 0 and KEYS[3] and redis.call('exists', KEYS[3]) == 1 then
-  local fine, queued = pcall(live, KEYS[3], now)
+if others <= 0 and queue and redis.call('exists', queue) == 1 then
+  local fine, queued = pcall(live, queue, now)
   others = fine and queued or 0
 end
-if others > 0 then
-  if ARGV[6] == '1' then
-    redis.call('del', KEYS[1])
-    if not KEYS[3] then
-      sent(publish(PUBLISH, ARGV[3], '0'))
-      return { others, 1 + unpublished, 0 }
-    end
-    local to = free(KEYS[1], KEYS[3], ARGV[3], false, all > ours)
-    local fine, queued = pcall(function()
-      return ARGV[7] ~= '' and wait(KEYS[3], ARGV[3], ARGV[7], ARGV[8], now)
-    end)
-    local entered, last = fine and queued and 1 or 0, nil
-    if entered == 1 and queued == 0 then
-      entered, last = 2, fence and last_number(fence, now) or nil
-    end
-    return { others, to, entered, last, CONFIRM }
+if others > 0 and ARGV[6] == '1' then
+  if redis.call('hdel', body, lease) == 0 then
+    return 0
+  elseif not queue then
+    sent(publish(PUBLISH, channel, '0'))
+    return { others, 1 + unpublished, 0 }
   end
+  enters = next_lease ~= ''
+  local to = free(body, queue, channel, false, all > ours)
+  if not enters then
+    return { others, to, 0 }
+  end
+  local kind = ARGV[8] == '!' and (blind == '2' or heard ~= 0) and '!' or '?'
+  local fine, again = pcall(wait, queue, next_lease, kind, now)
+  if not (fine and again) then
+    enters = false
+    pcall(settle, queue)
+    return { others, to, 0 }
+  elseif again > 0 then
+    return { others, to, 1 }
+  end
+  return { others, to, 2, fence and (transferred or last_number(fence, now)) or nil, CONFIRM }
+end
+if redis.call('hexists', body, lease) == 0 then
+  return 0
+elseif others > 0 then
   return others
 end
-local counter = next_counter(KEYS[2], ARGV[5])
-if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
-  redis.call('pexpire', KEYS[1], ARGV[2])
+local counter = next_counter(KEYS[2], ARGV[5], time)
+if redis.call('pttl', body) < tonumber(ARGV[2]) then
+  redis.call('pexpire', body, ARGV[2])
 end
 return counter and -counter

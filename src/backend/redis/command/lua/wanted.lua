@@ -5,7 +5,7 @@
 local function announce(queue, channel, now)
   local due = not blind and is_turn_due(queue, channel, now)
   if due and not redis.call('zscore', queue, '~') and enter(queue, '~', 0) then
-    redis.call('pexpire', queue, 2 * ALIVE)
+    redis.call('pexpire', queue, LIFE)
   end
 end
 -- Returns true if `own`, a shared lease or a permit, has to wait: a client outside the queue waits before it, or a
