@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::request::undo;
+use super::request::{ASKING, undo};
 use crate::backend::BackendError;
 use crate::backend::redis::command::{CommandError, check};
 
@@ -44,14 +44,18 @@ impl Link {
         }
     }
 
-    /// Sends a command, directly behind an `ASKING` if `asking`, and waits for its reply.
-    pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
+    /// Sends a command, directly behind another one without arguments if there is one, and waits for its reply.
+    pub(crate) async fn send(
+        &self,
+        command: &Cmd,
+        behind: Option<&'static str>,
+    ) -> Result<Value, RedisError> {
         let mut connection = self.connection.clone();
-        if !asking {
+        let Some(behind) = behind else {
             return connection.send_packed_command(command).await;
-        }
+        };
         let mut both = redis::pipe();
-        both.cmd("ASKING").add_command(command.clone());
+        both.cmd(behind).add_command(command.clone());
         // Boxed, so that the usual command does not contain it.
         let replies = Box::pin(connection.send_packed_commands(&both, 1, 1)).await;
         let mut replies = replies?;
@@ -61,7 +65,7 @@ impl Link {
     /// Sends the commands of an undo.
     pub(crate) async fn undo(&self, commands: &[Cmd], asking: bool) -> Result<(), CommandError> {
         undo(commands, |command| async move {
-            match self.send(command, asking).await {
+            match self.send(command, asking.then_some(ASKING)).await {
                 Ok(reply) => check(reply).map(drop),
                 Err(error) => Err(CommandError::Died(BackendError::unknown(error))),
             }

@@ -7,7 +7,8 @@ use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::unexpected;
 use crate::backend::redis::command::names::{Lease, millis};
 use crate::backend::redis::command::reply::{released, transfer_terms, unpublished};
-use crate::backend::redis::command::send::call;
+use crate::backend::redis::command::send::call_with;
+use crate::backend::redis::connection::Request;
 use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept, TransferTerms};
 
 /// The outcome of [`Calls::release_or_keep`].
@@ -50,7 +51,11 @@ impl Calls {
         };
         command.arg(kind(request.listens));
         command.arg(self.blind(at.route).unwrap_or(0));
-        let reply = match call(script, at.route, &command).await {
+        let sent = Request {
+            is_message_first: release,
+            ..script.request(&command, 1)
+        };
+        let reply = match call_with(script, at.route, &sent).await {
             Err(error) if error.excludes_queue() => {
                 return Box::pin(self.release_scattered(at, request.lease, release)).await;
             }
