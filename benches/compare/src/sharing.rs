@@ -1,8 +1,10 @@
 //! Readers that join one shared lock in one process. Each case has its own process, prints one figure and ends.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use tokio::sync::RwLock;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::Instant;
@@ -22,6 +24,7 @@ pub(crate) async fn share(what: &str, url: &str) -> Result<(), Failure> {
     let figure = match what {
         "redis" => joins(LockManager::connect(url).await?).await?,
         "memory" => joins(LockManager::in_memory()).await?,
+        "request" => requests(LockManager::in_memory()).await?,
         "rwlock" => rw_lock().await?,
         "readers" => readers(url).await?,
         _ => return Err("nothing of that name".into()),
@@ -46,6 +49,29 @@ async fn joins(locks: LockManager) -> Result<f64, Failure> {
     let rate = rate.await;
     drop(first);
     rate
+}
+
+/// Returns the same of requests that are dropped before their first poll, so that they take no lock. The clocks are read
+/// that show at a join whether the lease holds, and at its end how long the hold has lasted.
+async fn requests(locks: LockManager) -> Result<f64, Failure> {
+    let rate = rate(move || {
+        let locks = locks.clone();
+        async move {
+            let request = black_box(locks.acquire("joined").shared().into_future());
+            read_clocks()?;
+            yield_now().await;
+            read_clocks()?;
+            drop(request);
+            Ok(())
+        }
+    });
+    rate.await
+}
+
+/// Reads the clock of tokio, and the one that includes the time in which the machine is suspended.
+fn read_clocks() -> Result<(), Failure> {
+    black_box((Instant::now(), clock_gettime(ClockId::CLOCK_BOOTTIME)?));
+    Ok(())
 }
 
 /// Returns the same of a lock in the process.

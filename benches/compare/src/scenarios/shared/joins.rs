@@ -7,9 +7,10 @@ use crate::table::{Series, ratio, thousands};
 use crate::target::{self, Target};
 
 /// Each is a process of its own.
-const KINDS: [(&str, &str); 3] = [
+const KINDS: [(&str, &str); 4] = [
     ("redis", "tower-lock on Redis"),
     ("memory", "tower-lock on memory"),
+    ("request", "requests and clocks, without a lock"),
     ("rwlock", "`tokio::sync::RwLock`"),
 ];
 const LEAST: f64 = 1_000_000.0;
