@@ -26,7 +26,7 @@ local function kind()
 end
 -- Enters the queue, or refreshes the place there.
 local function refresh()
-  return wait(queue, lease, kind(), now, redis.call('zscore', queue, lease))
+  return wait(queue, lease, kind(), now)
 end
 local again = left ~= -2 and holds(body, lease)
 if not again then

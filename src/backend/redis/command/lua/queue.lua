@@ -210,10 +210,11 @@ local function fits(body, mode, queue, name, now)
   local ticket = tonumber(redis.call('zscore', queue, name) or 0)
   return not full(body, math.floor(ticket % 1 * 65536 + 0.5), now)
 end
--- Enters a lease, or refreshes the deadline of its place, which has this ticket. `kind` is '!' for a waiter that listens
--- at this server, otherwise '?'. Returns the time in ms until the next attempt of a waiter that polls, 0 for one that
--- listens, or false if the server rejects it.
-local function wait(queue, lease, kind, now, ticket)
+-- Enters a lease, or refreshes its deadline. `kind` is '!' for a waiter that listens at this server, otherwise '?'.
+-- Returns the time in ms until the next attempt of a waiter that polls, 0 for one that listens, or false if the server
+-- rejects it.
+local function wait(queue, lease, kind, now)
+  local ticket = redis.call('zscore', queue, lease)
   local ahead = kind == '?' and redis.call('zcount', queue, '-inf', ticket and '(' .. ticket or '1e12')
   local again = ahead and pace(ahead) or 0
   local deadline, mark = now + again + ALIVE, kind .. lease
