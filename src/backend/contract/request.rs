@@ -127,8 +127,8 @@ pub struct KeepRequest {
     pub lease: LeaseId,
     /// The requested TTL from now on. A longer remaining TTL stays.
     pub ttl: Duration,
-    /// A new lease of the same manager, which enters the queue if this one is released, or `None` if no waiter of this
-    /// process is left. [`Backend::extend`](super::Backend::extend) ignores it.
+    /// The lease that enters the queue if this one is released, or `None` if no waiter of this process is
+    /// left. [`Backend::extend`](super::Backend::extend) ignores it.
     pub next: Option<LeaseId>,
     /// `true` if `next` listens, as in [`ContendRequest::listens`](crate::backend::ContendRequest::listens).
     pub listens: bool,

@@ -209,18 +209,6 @@ impl Comparison {
         }
     }
 
-    /// Gives the manager of a lease a new one, which it then contends with.
-    fn renamed(&mut self, lease: &str) -> String {
-        let manager = manager_of(lease);
-        let new = format!("{manager}:{}", self.next);
-        self.next += 1;
-        let mut leases = self.leases.iter_mut();
-        if let Some(own) = leases.find(|own| manager_of(own) == manager) {
-            *own = new.clone();
-        }
-        new
-    }
-
     fn draw_for(&mut self, second: bool) -> Call {
         let index = self.random.usize(..self.leases.len());
         let lease = self.leases[index].clone();
@@ -248,7 +236,9 @@ impl Comparison {
             16 => Call::Leave(lease),
             17 => {
                 // Left, and contends again.
-                self.renamed(&lease);
+                let again = format!("{}:{}", manager_of(&lease), self.next);
+                self.next += 1;
+                self.leases[index] = again;
                 Call::Leave(lease)
             }
             18 => {
@@ -276,12 +266,11 @@ impl Comparison {
             },
             _ => {
                 let own = self.random.i64(-1..2);
-                let lease = holder;
                 let next = self.random.bool().then(|| {
-                    let next = self.renamed(&lease);
-                    let listens = listens(self, &next);
-                    (next, listens)
+                    let listens = listens(self, &lease);
+                    (lease, listens)
                 });
+                let lease = holder;
                 let ttl = TTL;
                 let releases = self.random.u8(..3) > 0;
                 Call::Pass {
