@@ -51,8 +51,8 @@ async fn joins(locks: LockManager) -> Result<f64, Failure> {
     rate
 }
 
-/// Returns the same of requests that are dropped before their first poll, so that they take no lock. The clocks are read
-/// that show at a join whether the lease holds, and at its end how long the hold has lasted.
+/// Returns the same of requests that are dropped before their first poll, so that they take no lock. Reads the clocks as a
+/// join does, to check the lease, and as its end does, to measure the hold.
 async fn requests(locks: LockManager) -> Result<f64, Failure> {
     let rate = rate(move || {
         let locks = locks.clone();

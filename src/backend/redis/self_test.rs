@@ -172,8 +172,8 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     calls.release_or_keep(at, &keep, None, true).await?;
     let release = Release::new(key, lease);
     let released = calls.release_all(at.route, &[&release]).await;
-    // Scripts ignore a message that is denied, delete a body only after a failure, and are sent by `EVAL` only to a
-    // server that does not have them. These permissions need a command of their own.
+    // Scripts ignore a message that is denied. The calls above delete no body unless one fails, and send `EVAL` only to a
+    // server without the script. These permissions need a command of their own.
     let connection = at.route.connection();
     connection
         .query(&calls.undo_alone(&[&release]), Resend::Compared)

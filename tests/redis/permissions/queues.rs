@@ -3,8 +3,8 @@
 use std::future::IntoFuture as _;
 
 use tower_lock::backend::{
-    AcquireRequest, Backend as _, BackendError, ContendRequest, Contended, LeaseId, Release,
-    Released,
+    AcquireRequest, Backend as _, BackendError, ContendRequest, Contended, KeepRequest, LeaseId,
+    Release, Released, ReleasedOrKept,
 };
 use tower_lock::{ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
@@ -129,6 +129,64 @@ async fn release_without_queue_reads_frees_lock() {
         let held = server.cli(&["HEXISTS", LOCK, &lease.to_string()]);
         assert_eq!(held, "0", "{case}");
         assert_ne!(server.cli(&["PTTL", QUEUE]), "-1", "{case}");
+    }
+}
+
+/// The call also enters the next lease of the process. The permissions end after the acquire.
+#[tokio::test]
+async fn release_or_keep_without_permission_is_whole() {
+    const LOCK: &str = "lock:a";
+    const QUEUE: &str = "lock:{lock:a}%queue";
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut outsider = client.get_connection().unwrap();
+    let mut subscribe = redis::cmd("SUBSCRIBE");
+    subscribe.arg(CHANNEL).exec(&mut outsider).unwrap();
+    let denials = [
+        "-time",
+        "-pubsub",
+        "-hdel",
+        "-hset",
+        "-exists",
+        "-incrby",
+        "-publish",
+        "-zadd",
+        "-zrem",
+        "-zscore",
+        "-zcount",
+        "-zrange",
+        "-zrevrangebyscore",
+        "-ping",
+    ];
+    let cases = denials
+        .iter()
+        .flat_map(|denied| [(denied, false), (denied, true)]);
+    for (denied, waits) in cases {
+        let case = format!("{denied}, {waits}");
+        server.cli(&["DEL", LOCK, QUEUE]);
+        allow(&server, LOCKER);
+        let backend = at(&server.url()).connect().await.unwrap();
+        let key = LockKey::new("a");
+        let [lease, waiter, next] = [1, 2, 3].map(|number| LeaseId::new(Uuid::new_v4(), number));
+        let acquire = AcquireRequest::new(key.clone(), lease, PATIENCE);
+        backend.try_acquire(&acquire).await.unwrap();
+        if waits {
+            let contend = ContendRequest::new(key.clone(), waiter, PATIENCE, false);
+            backend.contend(&contend).await.unwrap();
+        }
+        server.cli(&["ACL", "SETUSER", "locker", denied]);
+        let mut keep = KeepRequest::new(key, lease, PATIENCE);
+        keep.next = Some(next);
+        let outcome = backend.release_or_keep(&keep).await;
+        let held = server.cli(&["HEXISTS", LOCK, &lease.to_string()]);
+        let expected = match outcome {
+            Ok(ReleasedOrKept::Released { .. }) => "0",
+            _ => "1",
+        };
+        assert_eq!(held, expected, "{case}: {outcome:?}");
+        for key in [LOCK, QUEUE] {
+            assert_ne!(server.cli(&["PTTL", key]), "-1", "{case}: {key}");
+        }
     }
 }
 

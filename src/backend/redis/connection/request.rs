@@ -96,9 +96,9 @@ impl<'a> Request<'a> {
 
     /// Returns the command that is sent directly before this one.
     ///
-    /// Redis writes to its clients in the reverse order in which they first got something to write, since the
-    /// last write. After a script, the caller would be before the receiver of a message, and wake up on the CPU that
-    /// the server needs: that delays the message by up to 0.1 ms. The reply to `PING` puts the caller behind it.
+    /// Redis writes last to the client that was the first to get output since the last write. `PING` makes that the
+    /// caller. Otherwise the server writes to the caller first, which wakes up on the CPU that the server needs, and
+    /// the message is late by up to 0.1 ms.
     pub(crate) fn behind(&self, asking: bool) -> Option<&'static str> {
         if asking {
             Some(ASKING)

@@ -1,8 +1,8 @@
 -- Prepended to the scripts that count subscribers of both kinds, or that notify one of them.
 --
 -- `listeners` returns the number of subscribers of a channel, and how many of them are of this crate: these
--- subscribe to both channels, in both ways. The third number is that of another channel, which one command then counts as
--- well. `is_heard` returns false if the server has no receiver for the channel of a manager, and `wake` sends a message
+-- subscribe to both channels, in both ways. With another channel, the third number is that of
+-- its subscribers, from the same command. `is_heard` returns false if the server has no receiver for the channel of a manager, and `wake` sends a message
 -- to it. It returns an error if the server rejects the message.
 -- A process has both subscriptions or none, so one message is enough.
 local function listeners(channel, ...)

@@ -52,7 +52,7 @@ local blind
 local fence
 -- The counter of the last transfer, or nil.
 local transferred
--- True if the caller then enters the queue, which sets its TTL.
+-- True if the caller enters the queue afterwards, and sets the TTL of the queue.
 local enters
 -- The limit of the permit that the caller asks for, or 0.
 local limit = 0
@@ -102,7 +102,7 @@ local function is_turn_due(queue, channel, now, outside)
   end
   return outside
 end
--- Sets the TTL of a queue without places to that of its marks.
+-- Sets the TTL of a queue without places to that of its marks, unless the caller enters it.
 local function settle(queue, places)
   if not enters and (places or redis.call('zcount', queue, '-inf', '1e12')) == 0 then
     redis.call('pexpire', queue, blind and PAUSE or TURN)

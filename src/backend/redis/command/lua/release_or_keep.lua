@@ -16,7 +16,7 @@
 local body, queue, lease, channel, next_lease = KEYS[1], KEYS[3], ARGV[1], ARGV[3], ARGV[7]
 blind = ARGV[9] ~= '0' and ARGV[9]
 fence = not blind and KEYS[2]
-local now, all, ours, heard = clock(), listeners(channel, own_channel(channel, lease))
+local now, all, ours, heard = clock(), listeners(channel, own_channel(channel, next_lease))
 -- If the caller listens at a replica, `all` does not include its own subscribers.
 local others = math.max(all - ARGV[4], all - ours)
 if others <= 0 and queue and redis.call('exists', queue) == 1 then
