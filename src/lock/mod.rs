@@ -14,7 +14,7 @@
 //! | [`contender`], [`line`], [`yielded`], [`place`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
 //! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
 //! | [`downgrade`] | makes the exclusive lock of a guard shared |
-//! | [`releaser`], [`release_queue`] | releases, in batches |
+//! | [`releaser`], [`release_queue`] | releases, in batches; the return of a lease with waiters, which keeps or releases it |
 //! | [`resolver`], [`unresolved`], [`backlog`] | leases of unknown fate, released without their lanes |
 //! | [`home`] | the runtimes in which all of this runs |
 //! | [`clock`], [`timeout`] | time that includes suspends |

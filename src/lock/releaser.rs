@@ -9,24 +9,22 @@ use std::time::Duration;
 
 use tokio::time::timeout_at;
 
-use super::attempt::unanswered;
 use super::claim::HoldId;
 use super::clock::Moment;
 use super::effect::{Effects, Outgoing, Report, Work};
 use super::engine::Engine;
 use super::grant::Grant;
 use super::home::Home;
-use super::lane::{self, Kept, Lane, Order, ReleaseOrKeep};
-use super::lease::LeaseNumber;
-use super::place::{PLACE, QueuePlace};
-use super::promise::Promise;
+use super::lane::{self, Lane, Order, ReleaseOrKeep};
 use super::yielded::Yielded;
-use crate::backend::{
-    BackendError, BoxFuture, Immediate, KeepRequest, Mode, Release, Released, ReleasedOrKept,
-};
+use crate::backend::{BackendError, BoxFuture, Immediate, Release, Released};
 use crate::observe::Reply;
 use crate::task::RuntimeId;
 use crate::{Error, LockKey};
+
+mod release_or_keep;
+
+use release_or_keep::{release_or_keep, start_release_or_keep};
 
 /// The most keys of one command.
 const BATCH: usize = 100;
@@ -130,7 +128,8 @@ fn return_now(
     }
 }
 
-fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
+/// Counts the reply to a release.
+pub(super) fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
     engine.tally.released(match outcome {
         Ok(Released::NotHeld) => Reply::NotHeld,
         Ok(_) => Reply::Done,
@@ -263,7 +262,11 @@ async fn send(
 }
 
 /// Releases one batch. Each lane continues after any reply: failed releases are retried without it.
-async fn release(engine: Arc<Engine>, home: RuntimeId, leases: Vec<(LockKey, Outgoing)>) {
+pub(super) async fn release(
+    engine: Arc<Engine>,
+    home: RuntimeId,
+    leases: Vec<(LockKey, Outgoing)>,
+) {
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
@@ -332,124 +335,6 @@ pub(super) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing
         let batch = vec![(key.clone(), outgoing)];
         let task = release(Arc::clone(engine), home.id, batch);
         home.runtime.spawn(task);
-    }
-}
-
-fn start_release_or_keep(
-    engine: &Arc<Engine>,
-    key: LockKey,
-    order: ReleaseOrKeep,
-    home: RuntimeId,
-) {
-    if let Some(home) = engine.home(home) {
-        let task = release_or_keep(Arc::clone(engine), home.id, key, order);
-        home.runtime.spawn(task);
-    }
-}
-
-/// A place that a command without a reply may have entered. It is left if its runtime drops the command.
-struct Entering {
-    engine: Arc<Engine>,
-    key: LockKey,
-    place: LeaseNumber,
-    home: RuntimeId,
-    may_wait: bool,
-}
-
-impl Drop for Entering {
-    fn drop(&mut self) {
-        if self.may_wait {
-            (self.engine).resolve(&self.key, self.place, unanswered(PLACE), self.home);
-        }
-    }
-}
-
-/// Keeps the lease if no other process waits for the key, and releases it otherwise.
-async fn release_or_keep(engine: Arc<Engine>, home: RuntimeId, key: LockKey, order: ReleaseOrKeep) {
-    let ReleaseOrKeep {
-        outgoing,
-        ttl,
-        needs_counter,
-    } = order;
-    let number = outgoing.lease;
-    let sent_at = Moment::now();
-    // The waiters of this process wait behind all others, in the same command.
-    let place = LeaseNumber::of(engine.new_lease_id(&key));
-    let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
-        .with_next(engine.lease_id(place), true);
-    let mut entering = Entering {
-        engine: Arc::clone(&engine),
-        key: key.clone(),
-        place,
-        home,
-        may_wait: true,
-    };
-    let backend = Arc::clone(&engine.backend);
-    let outcome = backend.release_or_keep(request).await;
-    entering.may_wait = matches!(&outcome, Err(error) if error.may_have_taken_effect());
-    drop(entering);
-    let now = Moment::now();
-    if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
-        engine.homes.released(&key, number, sent_at);
-    }
-    match outcome {
-        Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
-            release(engine, home, vec![(key, outgoing)]).await;
-        }
-        Ok(ReleasedOrKept::Kept { counter }) => {
-            let kept = Kept {
-                counter,
-                ttl,
-                sent_at,
-                home,
-            };
-            engine.event(&key, |lane, effects| {
-                lane.kept(&key, number, kept, now, effects);
-            });
-        }
-        Ok(ReleasedOrKept::Released {
-            released,
-            watchers,
-            queued,
-            transfers,
-        }) => {
-            count(&engine, &Ok(released));
-            let yielded = match Yielded::by(released) {
-                _ if queued => {
-                    let place = QueuePlace {
-                        lease: place,
-                        mode: Mode::Exclusive,
-                        limit: None,
-                    };
-                    // After a release to clients outside the queue, an attempt ends their turn.
-                    let terms = transfers.filter(|_| released == Released::Transferred);
-                    Yielded::ToQueue {
-                        place: Some(place),
-                        promise: terms.map(|terms| Promise::to(place, sent_at, terms, watchers)),
-                    }
-                }
-                Yielded::ToNobody => Yielded::to(watchers),
-                yielded => yielded,
-            };
-            engine.event(&key, |lane, effects| {
-                lane.returned(number, Ok(()), yielded, home, now, effects);
-            });
-        }
-        Ok(ReleasedOrKept::NotHeld) => {
-            count(&engine, &Ok(Released::NotHeld));
-            engine.event(&key, |lane, effects| {
-                let outcome = lane.returned_absent(number, now);
-                let nobody = Yielded::ToNobody;
-                lane.returned(number, outcome, nobody, home, now, effects);
-            });
-        }
-        // The lease may be kept or released; a plain release resolves both.
-        Err(error) => {
-            if error.may_have_taken_effect() {
-                engine.event(&key, |lane, _| lane.return_is_resent(number));
-            }
-            release(engine, home, vec![(key, outgoing)]).await;
-        }
     }
 }
 

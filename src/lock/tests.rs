@@ -14,9 +14,12 @@ use super::attempt::Answer;
 use super::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use super::clock::{Moment, Span};
 use super::effect::{Effects, Report, Wakeup, Work};
+use super::engine::Engine;
 use super::grant::Grant;
+use super::home::Home;
 use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
+use super::options::Options;
 use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
@@ -180,6 +183,27 @@ pub(super) fn release(
         home,
         now,
     }
+}
+
+/// Returns a runtime with timers.
+pub(super) fn runtime() -> Runtime {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime")
+}
+
+/// Returns an engine with the runtimes of its two homes.
+pub(super) fn engine_of(runtimes: [&Runtime; 2]) -> (Arc<Engine>, [Arc<Home>; 2]) {
+    let backend = Arc::new(Slow {
+        release_takes: SECOND,
+        ..Slow::default()
+    });
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let homes = runtimes.map(|runtime| {
+        let _entered = runtime.enter();
+        let home = engine.current_home().expect("a runtime with timers");
+        engine.homes.get(home).expect("a known runtime")
+    });
+    (engine, homes)
 }
 
 /// A backend whose replies take time, so the engine serves it by tasks.

@@ -1,10 +1,8 @@
 //! Replies to a release.
 
-use std::pin::pin;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
@@ -15,7 +13,9 @@ use crate::lock::clock::Span;
 use crate::lock::lease::Lease;
 use crate::lock::options::Options;
 use crate::lock::release_queue::ReleaseQueue;
-use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, here, key, number};
+use crate::lock::tests::{
+    self, MS, RENEWED, SECOND, Slow, TOKENS, claim, engine_of, here, key, number, runtime,
+};
 use crate::{ErrorKind, LockManager};
 
 #[test]
@@ -139,11 +139,6 @@ async fn releases_of_many_keys_take_one_task() {
     assert_eq!(tasks(), before + 1);
 }
 
-fn runtime() -> Runtime {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime")
-}
-
 /// Returns a manager whose release of the key was in flight when its runtime ended.
 fn released_in_ended_runtime() -> LockManager {
     let backend = Slow {
@@ -176,21 +171,6 @@ fn release_of_ended_runtime_needs_no_waiter() {
     assert!(left.is_idle(), "{left:?}");
 }
 
-/// Returns an engine with the runtimes of its two homes.
-fn engine_of(runtimes: [&Runtime; 2]) -> (Arc<Engine>, [Arc<Home>; 2]) {
-    let backend = Arc::new(Slow {
-        release_takes: SECOND,
-        ..Slow::default()
-    });
-    let engine = Arc::new(Engine::new(backend, Options::default(), None));
-    let homes = runtimes.map(|runtime| {
-        let _entered = runtime.enter();
-        let home = engine.current_home().expect("a runtime with timers");
-        engine.homes.get(home).expect("a known runtime")
-    });
-    (engine, homes)
-}
-
 #[test]
 fn key_queued_at_end_of_task_starts_another() {
     let [one, other] = [runtime(), runtime()];
@@ -216,27 +196,6 @@ fn keys_of_ended_runtime_are_queued_in_another() {
     drop(Running { engine, home, over });
     assert!(!other.releases.is_empty());
     assert!(!other.releases.start(), "a task runs");
-}
-
-/// The command may have entered the queue of the backend.
-#[test]
-fn place_of_release_in_ended_runtime_is_left() {
-    let [ends, stays] = [runtime(), runtime()];
-    let (engine, [home, _]) = engine_of([&ends, &stays]);
-    let ttl = RENEWED.ttl;
-    let order = ReleaseOrKeep {
-        outgoing: Outgoing {
-            lease: number(1),
-            ttl,
-        },
-        ttl,
-        needs_counter: false,
-    };
-    start_release_or_keep(&engine, key(), order, home.id);
-    ends.block_on(yield_now());
-    assert_eq!(engine.unresolved(), 0);
-    drop(ends);
-    assert_eq!(engine.unresolved(), 1);
 }
 
 #[tokio::test]
@@ -287,24 +246,6 @@ async fn reply_to_release_is_counted() {
     assert_eq!(locks.tally().traffic().releases(Reply::Done), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn lease_kept_under_own_counter_is_handed_off() {
-    let backend = Slow {
-        keeps: true,
-        ..Slow::default()
-    };
-    let attempts = Arc::clone(&backend.attempts);
-    let locks = LockManager::builder(backend).build().expect("defaults");
-    let guard = locks.acquire("k").await.expect("free");
-    let release = async {
-        sleep(SECOND).await;
-        drop(guard);
-    };
-    let (next, ()) = tokio::join!(locks.acquire("k"), release);
-    assert!(next.expect("released").is_held());
-    assert_eq!(attempts.load(Ordering::SeqCst), 1);
-}
-
 /// Releases a key whose hand-offs have ended to its waiter, which is not polled any more.
 async fn released_to_waiter(locks: &LockManager) {
     let guard = locks.acquire("k").await.expect("free");
@@ -345,84 +286,6 @@ async fn slow_release_to_waiter_delays_no_other() {
     other.release().await.expect("held");
     let took = Moment::now().since(began);
     assert!(took <= SECOND + 2 * MS, "{took:?}");
-}
-
-/// The group ended the hand-offs of its leases.
-#[tokio::test(start_paused = true)]
-async fn lease_kept_without_tokens_is_released() {
-    let backend = Slow {
-        keeps: true,
-        ..Slow::default()
-    };
-    let locks = LockManager::builder(backend).build().expect("defaults");
-    let group = locks.acquire(["a", "b"]).await.expect("free");
-    let token = group.fencing_token();
-    let release = async {
-        sleep(MS).await;
-        drop(group);
-    };
-    let (next, ()) = tokio::join!(locks.acquire("a"), release);
-    assert!(next.expect("released").fencing_token() > token);
-}
-
-/// `one` releases the key to `other`, and waits behind it in one place.
-async fn expect_one_place(one: &LockManager, other: &LockManager) {
-    let guard = one.acquire("k").await.expect("free");
-    let (mut next, mut last) = (
-        pin!(other.acquire("k").into_future()),
-        pin!(one.acquire("k").into_future()),
-    );
-    for waiter in [&mut next, &mut last] {
-        assert!(timeout(100 * MS, waiter).await.is_err());
-    }
-    drop(guard);
-    let _next = next.await.expect("the first in the queue");
-    assert!(timeout(SECOND, last).await.is_err());
-    let held = other.inspect("k").await.expect("in memory");
-    assert_eq!(held.expect("held").queued, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn process_has_one_place_behind_others() {
-    let memory = Memory::new();
-    let [one, other] = [memory.clone(), memory].map(|memory| {
-        let locks = LockManager::builder(memory).build();
-        locks.expect("defaults")
-    });
-    expect_one_place(&one, &other).await;
-}
-
-/// The `release_or_keep` releases the lease, and the release that follows it finds none.
-#[tokio::test(start_paused = true)]
-async fn release_with_lost_reply_is_no_loss() {
-    let backend = Slow {
-        loses_keep: true,
-        ..Slow::default()
-    };
-    let locks = LockManager::builder(backend).build().expect("defaults");
-    let guard = locks.acquire("k").await.expect("free");
-    let release = async {
-        sleep(SECOND).await;
-        guard.release().await
-    };
-    let (next, released) = tokio::join!(locks.acquire("k"), release);
-    released.expect("released by the first command");
-    assert!(next.expect("released").is_held());
-}
-
-/// The `release_or_keep` enters the queue, and another attempt enters it again.
-#[tokio::test(start_paused = true)]
-async fn place_of_lost_reply_is_left() {
-    let memory = Memory::new();
-    let backend = Slow {
-        memory: memory.clone(),
-        has_queue: true,
-        loses_keep: true,
-        ..Slow::default()
-    };
-    let one = LockManager::builder(backend).build().expect("defaults");
-    let other = LockManager::builder(memory).build().expect("defaults");
-    expect_one_place(&one, &other).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,145 @@
+//! The return of a lease for which this process has waiters: one command that keeps or releases it.
+//!
+//! A release enters the waiters of this process in the queue of the backend, in the same command.
+
+use std::sync::Arc;
+
+use super::{count, release};
+use crate::LockKey;
+use crate::backend::{KeepRequest, Mode, Released, ReleasedOrKept};
+use crate::lock::attempt::unanswered;
+use crate::lock::clock::Moment;
+use crate::lock::engine::Engine;
+use crate::lock::lane::{Kept, ReleaseOrKeep};
+use crate::lock::lease::LeaseNumber;
+use crate::lock::place::{PLACE, QueuePlace};
+use crate::lock::promise::Promise;
+use crate::lock::yielded::Yielded;
+use crate::task::RuntimeId;
+
+/// Returns the lease of `key` by a task in `home`.
+pub(in crate::lock) fn start_release_or_keep(
+    engine: &Arc<Engine>,
+    key: LockKey,
+    order: ReleaseOrKeep,
+    home: RuntimeId,
+) {
+    if let Some(home) = engine.home(home) {
+        let task = release_or_keep(Arc::clone(engine), home.id, key, order);
+        home.runtime.spawn(task);
+    }
+}
+
+/// A place that a command without a reply may have entered. It is left if its runtime drops the command.
+struct Entering {
+    engine: Arc<Engine>,
+    key: LockKey,
+    place: LeaseNumber,
+    home: RuntimeId,
+    may_wait: bool,
+}
+
+impl Drop for Entering {
+    fn drop(&mut self) {
+        if self.may_wait {
+            (self.engine).resolve(&self.key, self.place, unanswered(PLACE), self.home);
+        }
+    }
+}
+
+/// Keeps the lease if no other process waits for the key, and releases it otherwise.
+pub(super) async fn release_or_keep(
+    engine: Arc<Engine>,
+    home: RuntimeId,
+    key: LockKey,
+    order: ReleaseOrKeep,
+) {
+    let ReleaseOrKeep {
+        outgoing,
+        ttl,
+        needs_counter,
+    } = order;
+    let number = outgoing.lease;
+    let sent_at = Moment::now();
+    // The waiters of this process wait behind all others, in the same command.
+    let place = LeaseNumber::of(engine.new_lease_id(&key));
+    let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
+        .with_next(engine.lease_id(place), true);
+    let mut entering = Entering {
+        engine: Arc::clone(&engine),
+        key: key.clone(),
+        place,
+        home,
+        may_wait: true,
+    };
+    let backend = Arc::clone(&engine.backend);
+    let outcome = backend.release_or_keep(request).await;
+    entering.may_wait = matches!(&outcome, Err(error) if error.may_have_taken_effect());
+    drop(entering);
+    let now = Moment::now();
+    if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
+        engine.homes.released(&key, number, sent_at);
+    }
+    match outcome {
+        Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
+            release(engine, home, vec![(key, outgoing)]).await;
+        }
+        Ok(ReleasedOrKept::Kept { counter }) => {
+            let kept = Kept {
+                counter,
+                ttl,
+                sent_at,
+                home,
+            };
+            engine.event(&key, |lane, effects| {
+                lane.kept(&key, number, kept, now, effects);
+            });
+        }
+        Ok(ReleasedOrKept::Released {
+            released,
+            watchers,
+            queued,
+            transfers,
+        }) => {
+            count(&engine, &Ok(released));
+            let yielded = match Yielded::by(released) {
+                _ if queued => {
+                    let place = QueuePlace {
+                        lease: place,
+                        mode: Mode::Exclusive,
+                        limit: None,
+                    };
+                    // After a release to clients outside the queue, an attempt ends their turn.
+                    let terms = transfers.filter(|_| released == Released::Transferred);
+                    Yielded::ToQueue {
+                        place: Some(place),
+                        promise: terms.map(|terms| Promise::to(place, sent_at, terms, watchers)),
+                    }
+                }
+                Yielded::ToNobody => Yielded::to(watchers),
+                yielded => yielded,
+            };
+            engine.event(&key, |lane, effects| {
+                lane.returned(number, Ok(()), yielded, home, now, effects);
+            });
+        }
+        Ok(ReleasedOrKept::NotHeld) => {
+            count(&engine, &Ok(Released::NotHeld));
+            engine.event(&key, |lane, effects| {
+                let outcome = lane.returned_absent(number, now);
+                let nobody = Yielded::ToNobody;
+                lane.returned(number, outcome, nobody, home, now, effects);
+            });
+        }
+        // The lease may be kept or released; a plain release resolves both.
+        Err(error) => {
+            if error.may_have_taken_effect() {
+                engine.event(&key, |lane, _| lane.return_is_resent(number));
+            }
+            release(engine, home, vec![(key, outgoing)]).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
