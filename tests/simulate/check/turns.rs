@@ -149,9 +149,6 @@ impl Environment {
             (record.decided, record.waited)
         };
         let is_by_message = !seen.hand_offs.contains_key(&lease) && waited;
-        if is_by_message {
-            seen.yielded.remove(&(manager, key));
-        }
         if is_by_message && before == 0 {
             let waiting = 1 + seen.waiting(manager, key);
             seen.turn_begins(lease, waiting, now);

@@ -140,12 +140,6 @@ impl Environment {
                 continue;
             };
             leases.push(lease);
-            let decided = (self.store.lock().unwrap().records.get(&lease)).map(|it| it.decided);
-            let place = (waiter.manager, *key);
-            // A transfer after it has ended the turn of others.
-            if decided >= seen.yielded.get(&place).copied() {
-                seen.yielded.remove(&place);
-            }
             let (mode, broken) = match self.store.lock().unwrap().records.get_mut(&lease) {
                 Some(record) => {
                     record.granted = true;
@@ -154,6 +148,10 @@ impl Environment {
                 None => (waiter.mode(*key), false),
             };
             modes.push(mode);
+            // A lease that a message grants ends the turn of others, as one that a reply grants.
+            if mode != Mode::Permit {
+                seen.yielded.remove(&(waiter.manager, *key));
+            }
             for release in &mut seen.releases {
                 release.handed_off |= release.leases.contains(&lease);
             }
