@@ -76,19 +76,19 @@ impl Comparison {
 
     pub(super) fn draw(&mut self) -> Call {
         if self.random.u8(..200) == 0 {
-            let modes = [Modes::All, Modes::Shared, Modes::Permits];
-            self.modes = modes[self.random.usize(..3)];
+            let modes = [Modes::All, Modes::Shared, Modes::Permits, Modes::Permits];
+            self.modes = modes[self.random.usize(..4)];
         }
         match self.random.u8(..20) {
             0 => Call::Second(Box::new(self.draw_for(true))),
             1 | 2 => self.draw_both(),
-            3..6 => self.draw_rare().unwrap_or_else(|| self.draw_for(false)),
+            3..8 => self.draw_rare().unwrap_or_else(|| self.draw_for(false)),
             _ => self.draw_for(false),
         }
     }
 
     /// Returns a call for a lease that has expired beside others, or in its place, for one of these others, or for one of
-    /// another mode behind them.
+    /// another mode behind them. Where a permit waits, returns the release of one of several.
     fn draw_rare(&mut self) -> Option<Call> {
         let (leases, mode) = (self.model.body.leases()?, self.model.body.mode());
         let now = self.server.now();
@@ -101,6 +101,12 @@ impl Comparison {
                 Place::Lease { lease, .. } if mode_of(lease) != mode => Some(lease.clone()),
                 _ => None,
             });
+        let is_permit = |place: &Place| matches!(place, Place::Lease { lease, .. } if mode_of(lease) == Some(Mode::Permits));
+        let permit_waits = self.model.queue.places.iter().any(is_permit);
+        if mode == Some(Mode::Permits) && permit_waits && leases.len() > 1 && self.random.bool() {
+            let name = self.random.choice(leases.keys()).unwrap();
+            return Some(Call::Release(id_of(name).to_owned()));
+        }
         let mut expired = leases.iter().filter(|(_, until)| **until <= now);
         let name = match (expired.next(), writer) {
             (Some((name, _)), None) => name.clone(),
@@ -109,15 +115,15 @@ impl Comparison {
         };
         let live = leases.iter().find(|(_, until)| **until > now);
         let live = live.map(|(name, _)| name.clone());
-        Some(match (self.random.u8(..5), live) {
+        if mode == Some(Mode::Permits) && self.random.bool() {
             // A permit takes the place of the expired one.
-            (0, _) if mode == Some(Mode::Permits) => {
-                let lease = self.random.choice(&self.leases).unwrap();
-                Call::Share {
-                    lease: format!("p{lease}"),
-                    ttl: TTL,
-                }
-            }
+            let lease = self.random.choice(&self.leases).unwrap();
+            return Some(Call::Share {
+                lease: format!("p{lease}"),
+                ttl: TTL,
+            });
+        }
+        Some(match (self.random.u8(..5), live) {
             (0 | 1, _) => Call::Release(id_of(&name).to_owned()),
             (2, _) => Call::Force {
                 holder: name,
