@@ -50,7 +50,16 @@ fn random_steps_follow_reference() {
         (Counted::All, Flavor::Both, sharded),
     ];
     assert_eq!(kinds.iter().map(|it| it.2).sum::<u64>(), 10);
-    for (counted, flavor, tenths) in kinds.into_iter().filter(|it| it.2 > 0) {
+    let cases = || CASES.into_iter().chain(PERMIT_CASES);
+    // Some seeds have few leases of one mode, so one that misses a case is followed by two others.
+    let seeds = seed..=seed.saturating_add(2);
+    let kinds: Vec<_> = kinds.into_iter().filter(|it| it.2 > 0).collect();
+    let runs = seeds.flat_map(|seed| kinds.iter().map(move |kind| (seed, *kind)));
+    for (run, (seed, (counted, flavor, tenths))) in runs.enumerate() {
+        let is_over = steps < 50_000 || cases().all(|case| reached.contains_key(case));
+        if run >= kinds.len() && is_over {
+            break;
+        }
         let mut comparison = Comparison::new(seed, counted, flavor);
         for step in 0..steps * tenths / 10 {
             let taken = catch_unwind(AssertUnwindSafe(|| comparison.step()));
@@ -69,7 +78,7 @@ fn random_steps_follow_reference() {
     eprintln!("QUEUE_SEED={seed}: {granted} grants, {transferred} transfers to listeners");
     eprintln!("shared leases and permits: {reached:?}");
     assert!(steps < 2_000 || granted > 10 && transferred > 10);
-    for case in CASES.into_iter().chain(PERMIT_CASES) {
+    for case in cases() {
         assert!(steps < 50_000 || reached.contains_key(case), "{case}");
     }
 }
