@@ -129,7 +129,7 @@ fn return_now(
 }
 
 /// Counts the reply to a release.
-pub(super) fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
+fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
     engine.tally.released(match outcome {
         Ok(Released::NotHeld) => Reply::NotHeld,
         Ok(_) => Reply::Done,
@@ -262,11 +262,7 @@ async fn send(
 }
 
 /// Releases one batch. Each lane continues after any reply: failed releases are retried without it.
-pub(super) async fn release(
-    engine: Arc<Engine>,
-    home: RuntimeId,
-    leases: Vec<(LockKey, Outgoing)>,
-) {
+async fn release(engine: Arc<Engine>, home: RuntimeId, leases: Vec<(LockKey, Outgoing)>) {
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));

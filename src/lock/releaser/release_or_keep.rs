@@ -18,7 +18,7 @@ use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 
 /// Returns the lease of `key` by a task in `home`.
-pub(in crate::lock) fn start_release_or_keep(
+pub(super) fn start_release_or_keep(
     engine: &Arc<Engine>,
     key: LockKey,
     order: ReleaseOrKeep,

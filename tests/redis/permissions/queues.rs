@@ -82,16 +82,23 @@ async fn lock_with_denied_queue_is_acquired_and_released() {
     .await;
 }
 
+const LOCK: &str = "lock:a";
+const QUEUE: &str = "lock:{lock:a}%queue";
+
+/// Returns the connection of a client that listens outside the queue.
+fn outsider(server: &RedisServer) -> redis::Connection {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut subscribe = redis::cmd("SUBSCRIBE");
+    subscribe.arg(CHANNEL).exec(&mut connection).unwrap();
+    connection
+}
+
 /// A client outside the queue listens. The permissions end after the acquire.
 #[tokio::test]
 async fn release_without_queue_reads_frees_lock() {
-    const LOCK: &str = "lock:a";
-    const QUEUE: &str = "lock:{lock:a}%queue";
     let server = RedisServer::start();
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut outsider = client.get_connection().unwrap();
-    let mut subscribe = redis::cmd("SUBSCRIBE");
-    subscribe.arg(CHANNEL).exec(&mut outsider).unwrap();
+    let _outsider = outsider(&server);
     for (denied, waits, leaves) in [
         ("-pubsub", false, false),
         ("-pubsub", true, false),
@@ -135,13 +142,8 @@ async fn release_without_queue_reads_frees_lock() {
 /// The call also enters the next lease of the process. The permissions end after the acquire.
 #[tokio::test]
 async fn release_or_keep_without_permission_is_whole() {
-    const LOCK: &str = "lock:a";
-    const QUEUE: &str = "lock:{lock:a}%queue";
     let server = RedisServer::start();
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut outsider = client.get_connection().unwrap();
-    let mut subscribe = redis::cmd("SUBSCRIBE");
-    subscribe.arg(CHANNEL).exec(&mut outsider).unwrap();
+    let _outsider = outsider(&server);
     let denials = [
         "-time",
         "-pubsub",

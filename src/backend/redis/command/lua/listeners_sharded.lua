@@ -1,10 +1,10 @@
 -- Prepended to the scripts that count subscribers, or that notify one of them: by SPUBLISH.
 --
--- `listeners` returns the number of subscribers of a channel, and how many of them are of this crate: these
--- subscribe to `%w` before the channel, and end it after the channel. In between, the second number is too large by
--- one, which can hide a client outside the queue from one release. With another channel, the third number is that of
--- its subscribers, from the same command. `is_heard` returns false if the server has no receiver for the channel of a manager, and
--- `wake` sends a message to it. It returns an error if the server rejects the message.
+-- `listeners` returns the number of subscribers of a channel, and how many of them are of this crate: these subscribe
+-- to `%w` before the channel, and end it after the channel. In between, the second number is too large by one, which
+-- can hide a client outside the queue from one release. With another channel, the third number is that of its
+-- subscribers, from the same command. `is_heard` returns false if the server has no receiver for the channel of a
+-- manager, and `wake` sends a message to it. It returns an error if the server rejects the message.
 local function listeners(channel, ...)
   local counts = redis.call('pubsub', 'shardnumsub', channel, channel .. '%w', ...)
   return counts[2], counts[4], counts[6]
