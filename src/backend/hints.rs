@@ -4,9 +4,9 @@ mod pending;
 mod several;
 
 use std::future::poll_fn;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use self::pending::{Pending, Receives};
+use self::pending::{OnUnread, Pending, Receiver, Receives};
 use self::several::Several;
 use super::LeaseId;
 
@@ -25,8 +25,7 @@ pub enum Hint {
     /// twice grants nothing.
     #[non_exhaustive]
     Transferred {
-        /// The lease. A waiter that has left ignores it, because its [`leave`](super::Backend::leave)
-        /// releases the key.
+        /// The lease. A manager that does not wait under it calls [`leave`](super::Backend::leave).
         lease: LeaseId,
         /// The base of the fencing tokens of the grant, as in
         /// [`Contended::Granted`](super::Contended::Granted). `None` if only a `contend` grants the lease.
@@ -62,25 +61,26 @@ pub struct Hints {
 
 #[derive(Debug)]
 enum Source {
-    One(Arc<Pending>),
+    One(Receiver),
     Several(Several),
 }
 
-/// The sending side of [`Hints`], which the backend keeps until [`is_closed`](Self::is_closed).
+/// The sending side of [`Hints`]. The backend keeps it until [`is_closed`](Self::is_closed), or as long as the
+/// subscription lasts.
 #[derive(Debug, Clone)]
 pub struct HintSender {
-    pending: Weak<Pending>,
+    pending: Arc<Pending>,
 }
 
 impl Hints {
     /// Creates a connected pair.
     #[must_use]
     pub fn channel() -> (HintSender, Self) {
-        let pending = Arc::<Pending>::default();
+        let receiver = Receiver::default();
         let sender = HintSender {
-            pending: Arc::downgrade(&pending),
+            pending: Arc::clone(&receiver.0),
         };
-        let source = Source::One(pending);
+        let source = Source::One(receiver);
         (sender, Self { source })
     }
 
@@ -112,19 +112,30 @@ impl Hints {
         self
     }
 
+    /// Reports the transfers that are not received from now on, also those after the waiter has left.
+    #[must_use]
+    pub(crate) fn reporting_unread(self, on_unread: OnUnread) -> Self {
+        if let Source::One(pending) = &self.source {
+            pending.state().on_unread = Some(on_unread);
+        }
+        self
+    }
+
     fn receive(&mut self, receives: Receives) {
         if let Source::One(pending) = &self.source {
             pending.state().receives = receives;
         }
     }
 
-    /// Drops a transfer that has arrived, unless it is to the lease `place`. Hints of several stores have no transfers.
+    /// Drops and reports a transfer that has arrived, unless it is to the lease `place`. Hints of several stores have
+    /// no transfers.
     pub(crate) fn drop_transfer_unless(&mut self, place: Option<LeaseId>) {
         if let Source::One(pending) = &self.source {
-            let is_own =
-                |it: &Hint| matches!(it, Hint::Transferred { lease, .. } if Some(*lease) == place);
-            let transferred = &mut pending.state().transferred;
-            *transferred = transferred.take().filter(is_own);
+            let is_other = |it: &mut Hint| !matches!(it, Hint::Transferred { lease, .. } if Some(*lease) == place);
+            let other = pending.state().transferred.take_if(is_other);
+            if let Some(unread) = other {
+                pending.report(unread);
+            }
         }
     }
 
@@ -160,21 +171,38 @@ impl HintSender {
     }
 
     /// Sends a hint to the waiter, without blocking.
+    ///
+    /// If the waiter does not receive a transfer, because it has left or waits under another lease, its manager leaves
+    /// the lease in the background, unless another waiter has it.
     pub fn send(&self, hint: Hint) {
-        if let Some(pending) = self.pending.upgrade() {
-            pending.add(hint);
+        if let Some(unread) = self.offer(hint) {
+            self.report_unread(unread);
         }
+    }
+
+    /// Sends a hint. Returns the transfer that the waiter does not receive: this one, or an earlier one that it
+    /// displaced. The caller reports it, unless another waiter receives it.
+    pub(crate) fn offer(&self, hint: Hint) -> Option<Hint> {
+        self.pending.add(hint)
+    }
+
+    /// Reports a transfer that no waiter of the manager receives.
+    pub(crate) fn report_unread(&self, unread: Hint) {
+        self.pending.report(unread);
     }
 
     /// Returns `true` if the waiter dropped its [`Hints`], so that its subscription can end.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.pending.strong_count() == 0
+        self.pending.is_closed()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use futures_util::FutureExt as _;
     use uuid::Uuid;
 
     use super::*;
@@ -242,6 +270,51 @@ mod tests {
             assert!(hints.take_release() && !hints.take_release());
             assert_eq!(!is_pending(&mut hints).await, kept, "{place:?}");
         }
+    }
+
+    /// Returns what is sent to a waiter, and the leases of the transfers that it did not receive.
+    fn watched() -> (HintSender, Hints, Arc<Mutex<Vec<LeaseId>>>) {
+        let (sender, hints) = Hints::channel();
+        let unread = Arc::<Mutex<Vec<_>>>::default();
+        let reported = Arc::clone(&unread);
+        let report = move |lease| reported.lock().unwrap().push(lease);
+        (sender, hints.reporting_unread(Arc::new(report)), unread)
+    }
+
+    #[test]
+    fn unread_transfer_is_reported() {
+        let (sender, hints, unread) = watched();
+        let mut hints = hints.receiving(|it| it != lease(3));
+        let reported = || std::mem::take(&mut *unread.lock().unwrap());
+        for number in [1, 1, 2, 3] {
+            sender.send(Hint::transferred(lease(number)));
+        }
+        assert_eq!(reported(), [lease(1), lease(3)], "displaced, and filtered");
+        assert_eq!(
+            hints.next().now_or_never(),
+            Some(Hint::transferred(lease(2)))
+        );
+        sender.hint();
+        sender.send(Hint::transferred(lease(4)));
+        drop(hints);
+        assert_eq!(reported(), [lease(4)], "not received before the drop");
+        for hint in [Hint::Released, Hint::transferred(lease(5))] {
+            sender.send(hint);
+        }
+        assert_eq!(reported(), [lease(5)], "after the drop");
+    }
+
+    #[test]
+    fn offered_transfer_is_returned_unread() {
+        let (sender, hints, unread) = watched();
+        let [first, second] = [1, 2].map(|number| Hint::transferred(lease(number)));
+        assert_eq!([first, first].map(|it| sender.offer(it)), [None, None]);
+        assert_eq!(sender.offer(second), Some(first));
+        drop(hints);
+        assert_eq!(std::mem::take(&mut *unread.lock().unwrap()), [lease(2)]);
+        assert_eq!(sender.offer(first), Some(first));
+        assert_eq!(sender.offer(Hint::Released), None);
+        assert!(unread.lock().unwrap().is_empty());
     }
 
     #[tokio::test]

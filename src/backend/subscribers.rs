@@ -54,7 +54,7 @@ impl Subscribers {
         let mut reached = false;
         for subscriber in self.senders.iter().filter(is_of_manager) {
             reached |= !subscriber.sender.is_closed();
-            subscriber.sender.send(Hint::transferred(lease));
+            subscriber.sender.offer(Hint::transferred(lease));
         }
         reached
     }

@@ -227,7 +227,8 @@ impl AcquireLoop {
         self.promise = Some(promise);
         self.queued = Some(promise.queued());
         let place = self.engine.lease_id(promise.lease());
-        let hints = self.hints.insert(self.engine.watch(&self.key, Some(place)));
+        let hints = self.engine.watch(&self.key, Some(place), self.home);
+        let hints = self.hints.insert(hints);
         self.listens = hints.take_release();
         self.listens
     }

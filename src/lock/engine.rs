@@ -15,7 +15,7 @@ use super::options::Options;
 use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
-use crate::backend::{ErasedBackend, Hints, LeaseId};
+use crate::backend::{ErasedBackend, LeaseId};
 use crate::key::KeyMap;
 use crate::observe::{RenewalOutage, Tally};
 use crate::task::{Runtime, RuntimeId};
@@ -104,14 +104,6 @@ impl Engine {
             unreachable!("BUG: numbers begin at 1");
         };
         Owner::new(self.id, number)
-    }
-
-    /// Subscribes this manager to a key. Of the transfers before, receives only that to the lease `place`.
-    pub(super) fn watch(&self, key: &LockKey, place: Option<LeaseId>) -> Hints {
-        let mut hints = self.backend.watch(key, self.id);
-        hints.drop_transfer_unless(place);
-        // The permits of the key have lanes of their own.
-        hints.receiving(|lease| !LeaseNumber::of(lease).is_of_permit())
     }
 
     /// Returns the id of a new lease of `key`.

@@ -12,6 +12,7 @@
 //! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`counts`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, their numbers, the index of their deadlines, and the one place that carries out effects |
 //! | [`contender`], [`line`], [`yielded`], [`place`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
+//! | [`watch`] | subscriptions, and transfers that no acquire loop receives |
 //! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
 //! | [`downgrade`] | makes the exclusive lock of a guard shared |
 //! | [`releaser`], [`release_queue`] | releases, in batches; the return of a lease with waiters, which keeps or releases it |
@@ -52,7 +53,7 @@
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
 //! | contending | the key is transferred to this process after its last attempt, or the release that entered its place, was sent | held by the first in the queue | resolve it, renew soon | watchdog |
 //! | contending | the key is transferred to this process, perhaps earlier, or the loop wakes | | attempt under the lease of the place | loop |
-//! | contending | the key is transferred to an earlier lease of this process | | leave that lease | |
+//! | any | the key is transferred to a lease of this process that no lane has | | leave that lease | |
 //! | contending | the loop's attempt can never succeed | idle, or contending | reject the waiters of its mode, leave the place | loop |
 //! | contending | the last waiter leaves | idle, once the loop has woken; yielding, as before the waiter | the loop ends, leave the place | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle; yielding, as before the waiter | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
@@ -121,9 +122,9 @@
 //! which is due within 60 ms. A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find
 //! out whether more owners may share it.
 //!
-//! Only an acquire loop reads messages. In another phase, the process does not leave a lease that the backend transferred to an
-//! earlier place of this process, which it can restore after a loss of its last writes. Such a transfer expires, and
-//! delays the others by the TTL of a transfer once.
+//! A backend that lost its last writes can have a place that this process left, and transfer the key to it. While the
+//! subscription to the key lasts, the process leaves the place again ([`watch`]). Without a subscription, a backend that
+//! counts subscribers passes the place over. Otherwise the transfer expires, and delays the others by its TTL once.
 //!
 //! # Invariants
 //!
@@ -221,6 +222,7 @@ mod unresolved;
 #[cfg(feature = "dashboard")]
 mod view;
 mod wake;
+mod watch;
 mod watchdog;
 mod yielded;
 

@@ -220,6 +220,8 @@ pub(super) struct Slow {
     pub(super) has_queue: bool,
     /// Whether no subscription takes effect.
     pub(super) is_silent: bool,
+    /// The senders of these subscriptions.
+    pub(super) silenced: Arc<Mutex<Vec<HintSender>>>,
     /// Whether the store reaches no waiter, also if it listens.
     pub(super) reaches_none: bool,
     /// Whether the hint of a transfer to the place that a release enters is a grant.
@@ -325,10 +327,12 @@ impl Backend for Slow {
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
-        match self.is_silent {
-            true => Hints::channel().1,
-            false => self.memory.watch(key, manager),
+        if !self.is_silent {
+            return self.memory.watch(key, manager);
         }
+        let (sender, hints) = Hints::channel();
+        self.silenced.lock().expect("no panic").push(sender);
+        hints
     }
 
     fn recoveries(&self) -> Hints {

@@ -8,12 +8,13 @@ mod queueing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tower_lock::backend::{Hint, HintSender, LeaseId, Mode, ReleasedOrKept};
+use tower_lock::backend::{HintSender, LeaseId, Mode, ReleasedOrKept};
 
 use crate::plan::Command;
 use crate::queue::Queue;
 use crate::time::{MS, Time};
 use body::{Body, Ended};
+use hints::Lingering;
 
 /// The outcome of a command for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,9 +168,8 @@ pub struct Store {
     /// When the last `contend` of each lease was sent that entered the queue.
     contended: BTreeMap<LeaseId, Time>,
     watchers: BTreeMap<usize, Vec<(usize, HintSender)>>,
-    /// The keys and processes of subscriptions that outlive their waiters, and the last transfer that none of these
-    /// received.
-    lingering: BTreeMap<(usize, usize), Option<Hint>>,
+    /// By key and process: the subscriptions that outlive their waiters.
+    lingering: BTreeMap<(usize, usize), Lingering>,
     recoveries: Vec<(usize, HintSender)>,
     pub records: BTreeMap<LeaseId, Record>,
     /// The first and the last counter of each grant of a key.

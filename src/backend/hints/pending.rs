@@ -1,16 +1,24 @@
 //! The hints of one store that a waiter has not received yet.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::Hint;
 use crate::backend::LeaseId;
 
-/// The hints that one waiter has not received yet. The senders hold it weakly, so it ends with the waiter.
+/// A function that is called with the lease of each transfer that the waiter does not receive. The caller can hold a
+/// mutex of a store or of a lane, so the function must lock none of them.
+pub(crate) type OnUnread = Arc<dyn Fn(LeaseId) + Send + Sync>;
+
+/// The hints that one waiter has not received yet.
 #[derive(Default)]
 pub(super) struct Pending {
-    pub(super) state: Mutex<PendingState>,
+    state: Mutex<PendingState>,
+    /// Whether the waiter has left. Written under the mutex.
+    is_closed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -18,6 +26,7 @@ pub(super) struct PendingState {
     pub(super) released: bool,
     pub(super) transferred: Option<Hint>,
     pub(super) receives: Receives,
+    pub(super) on_unread: Option<OnUnread>,
     /// The waker of the last task that polled for a hint.
     waker: Option<Waker>,
 }
@@ -46,6 +55,10 @@ impl Pending {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
     pub(super) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Hint> {
         let mut state = self.state();
         if let Some(transferred) = state.transferred.take() {
@@ -61,14 +74,18 @@ impl Pending {
         Poll::Pending
     }
 
-    pub(super) fn add(&self, hint: Hint) {
+    /// Adds a hint. Returns the transfer that the waiter does not receive, if there is one: this, or one before.
+    pub(super) fn add(&self, hint: Hint) -> Option<Hint> {
         let mut state = self.state();
+        let mut unread = None;
         match hint {
             Hint::Released => state.released = true,
-            Hint::Transferred { lease, .. } if state.receives.includes(lease) => {
-                state.transferred = Some(hint);
+            Hint::Transferred { lease, .. } => {
+                if self.is_closed() || !state.receives.includes(lease) {
+                    return Some(hint);
+                }
+                unread = state.transferred.replace(hint);
             }
-            Hint::Transferred { .. } => return,
         }
         let waker = state.waker.take();
         // Waking runs code of the waiter's runtime, which must not run under the mutex.
@@ -76,6 +93,49 @@ impl Pending {
         if let Some(waker) = waker {
             waker.wake();
         }
+        unread.filter(|before| *before != hint)
+    }
+
+    /// Reports a transfer that the waiter does not receive.
+    pub(super) fn report(&self, unread: Hint) {
+        let Hint::Transferred { lease, .. } = unread else {
+            return;
+        };
+        let on_unread = self.state().on_unread.clone();
+        if let Some(on_unread) = on_unread {
+            on_unread(lease);
+        }
+    }
+
+    /// Records that the waiter has left.
+    fn close(&self) {
+        let mut state = self.state();
+        self.is_closed.store(true, Ordering::Release);
+        let (unread, waker) = (state.transferred.take(), state.waker.take());
+        drop(state);
+        // The waker can own the task that drops these hints.
+        drop(waker);
+        if let Some(unread) = unread {
+            self.report(unread);
+        }
+    }
+}
+
+/// The receiving side, which ends with the waiter.
+#[derive(Debug, Default)]
+pub(super) struct Receiver(pub(super) Arc<Pending>);
+
+impl Deref for Receiver {
+    type Target = Pending;
+
+    fn deref(&self) -> &Pending {
+        &self.0
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

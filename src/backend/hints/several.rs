@@ -1,13 +1,12 @@
 //! The hints of several stores, merged for one waiter.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::pending::Pending;
+use super::pending::Receiver;
 
 /// The longest time that hints of too few stores are withheld from the waiter.
 const GATHER: Duration = Duration::from_millis(50);
@@ -19,7 +18,7 @@ const GATHER: Duration = Duration::from_millis(50);
 /// hints are lost, the delay is at most [`GATHER`].
 #[derive(Debug)]
 pub(super) struct Several {
-    pub(super) stores: Vec<(Arc<Pending>, bool)>,
+    pub(super) stores: Vec<(Receiver, bool)>,
     pub(super) enough: usize,
     /// The time of the first hint that was not forwarded yet.
     pub(super) since: Option<Instant>,

@@ -44,7 +44,8 @@ impl AcquireLoop {
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
         let asleep_since = Moment::now();
         self.woken_by = None;
-        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key, None));
+        let hints =
+            (self.hints).get_or_insert_with(|| self.engine.watch(&self.key, None, self.home));
         loop {
             let now = Moment::now();
             let pause = self.engine.event(&self.key, |lane, effects| {
@@ -73,12 +74,8 @@ impl AcquireLoop {
                         {
                             return !self.is_granted_by(lease, counter);
                         }
-                        // An earlier attempt waited under this lease, which was left since.
-                        Hint::Transferred { .. } if self.key.is_of_permit() => again_at,
                         Hint::Transferred { lease, .. } => {
-                            self.engine.event(&self.key, |lane, effects| {
-                                lane.transferred_to(&self.wakeup, LeaseNumber::of(lease), effects);
-                            });
+                            (self.engine).transferred_to(self.key.stored(), lease, self.home);
                             again_at
                         }
                         // The hint is for another process, which may have stopped waiting.

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::lock::attempt::unanswered;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Wakeup, Work};
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lease::Lease;
 use crate::lock::place::QueuePlace;
 use crate::lock::promise::Promise;
 use crate::lock::yielded::Yielded;
@@ -186,23 +186,6 @@ impl Lane {
             return None;
         }
         place
-    }
-
-    /// Leaves a lease to which the backend transferred the key, unless the task waits under it. A backend that lost
-    /// its last writes may have an earlier place of this process.
-    pub(in crate::lock) fn transferred_to(
-        &mut self,
-        wakeup: &Wakeup,
-        lease: LeaseNumber,
-        effects: &mut Effects,
-    ) {
-        // If another task has replaced this one, the lease may be its own.
-        if let Some(contending) = self.driven_by(wakeup)
-            && contending.place.map(|place| place.lease) != Some(lease)
-            && let Some(home) = self.home
-        {
-            effects.leave(lease, home);
-        }
     }
 
     /// Leaves the queue of the backend.

@@ -4,10 +4,22 @@ use tower_lock::backend::{Hint, HintSender};
 
 use super::Store;
 
+/// A subscription that outlives its waiters.
+pub(super) struct Lingering {
+    /// The sender of the last waiter.
+    last: HintSender,
+    /// The last transfer that no waiter received.
+    unclaimed: Option<Hint>,
+}
+
 impl Store {
     pub fn watch(&mut self, key: usize, manager: usize, sender: HintSender) {
         if self.lingers {
-            self.lingering.entry((key, manager)).or_default();
+            let lingering = Lingering {
+                last: sender.clone(),
+                unclaimed: None,
+            };
+            self.lingering.insert((key, manager), lingering);
         }
         self.watchers
             .entry(key)
@@ -17,10 +29,10 @@ impl Store {
 
     /// Watches a key by a subscription that lingers. Returns `false` without one.
     pub fn watch_again(&mut self, key: usize, manager: usize, sender: &HintSender) -> bool {
-        let Some(unclaimed) = self.lingering.get_mut(&(key, manager)) else {
+        let Some(lingering) = self.lingering.get_mut(&(key, manager)) else {
             return false;
         };
-        let transfer = unclaimed.take();
+        let transfer = lingering.unclaimed.take();
         for hint in [Hint::Released].into_iter().chain(transfer) {
             sender.send(hint);
         }
@@ -28,15 +40,18 @@ impl Store {
         true
     }
 
-    /// Sends a transfer to the waiters of a process, or keeps it for the next one.
+    /// Sends a transfer to the waiters of a process, or keeps it for the next one. The process checks each transfer that
+    /// one of its waiters does not receive. Redis has it checked only if none receives it.
     pub fn notify(&mut self, key: usize, manager: usize, transfer: Hint) {
         let watchers = self.watchers.get(&key).into_iter().flatten();
         let own = watchers.filter(|(of, sender)| *of == manager && !sender.is_closed());
         let own: Vec<_> = own.collect();
         if own.is_empty()
-            && let Some(unclaimed) = self.lingering.get_mut(&(key, manager))
+            && let Some(lingering) = self.lingering.get_mut(&(key, manager))
         {
-            *unclaimed = Some(transfer);
+            lingering.unclaimed = Some(transfer);
+            // The process leaves the lease if it does not wait for it.
+            lingering.last.send(transfer);
         }
         own.iter().for_each(|(_, sender)| sender.send(transfer));
     }

@@ -102,8 +102,11 @@ impl Shared {
     pub(super) fn receive(&self, pushed: &PushInfo) -> bool {
         let is_message = matches!(pushed.kind, PushKind::Message | PushKind::SMessage);
         if is_message {
-            self.topics()
-                .dispatch(&text_of(pushed, 0), bytes_of(pushed, 1));
+            let (name, text) = (text_of(pushed, 0), bytes_of(pushed, 1));
+            let unread = self.topics().dispatch(&name, text);
+            if let Some(unread) = unread {
+                unread.report();
+            }
             self.heard.store(true, Ordering::Relaxed);
         }
         is_message

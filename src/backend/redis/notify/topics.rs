@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::subscription::{Subscription, Watcher, base_of, hint_of};
-use crate::backend::{Hint, LeaseId};
+use crate::backend::{Hint, HintSender, LeaseId};
 
 /// How long a subscription outlives its last waiter. The next waiter of a busy key reuses it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -34,43 +34,97 @@ pub(super) struct Topics {
 #[derive(Default)]
 struct Topic {
     waiters: Vec<Watcher>,
-    /// The managers whose channels belong to the subscription. A manager stays until the topic ends, because the
-    /// end of a part of a subscription looks like the loss of the whole.
-    managers: Vec<Uuid>,
+    /// A manager stays until the topic ends, because the end of a part of a subscription looks like the loss of the
+    /// whole.
+    managers: Vec<Manager>,
     confirmed: bool,
-    /// The last transfer to each manager without a watcher. A release can enter a place in the queue for the next
-    /// waiter, and the transfer can arrive before that one watches.
-    unclaimed: Vec<(Uuid, Hint)>,
     /// The time at which a sweep found no waiter.
     abandoned: Option<Instant>,
+}
+
+/// A manager whose channel belongs to a subscription.
+struct Manager {
+    id: Uuid,
+    /// The sender of its last watcher, which may have left.
+    last: HintSender,
+    /// The last transfer without a watcher. A release can enter a place in the queue for the next waiter, and the
+    /// transfer can arrive before that one watches.
+    unclaimed: Option<Hint>,
+}
+
+/// A transfer that no watcher receives, and the sender that reports it.
+pub(super) struct Unread {
+    sender: HintSender,
+    transfer: Hint,
+}
+
+impl Unread {
+    /// Reports the transfer to its manager.
+    pub(super) fn report(self) {
+        self.sender.report_unread(self.transfer);
+    }
 }
 
 impl Topic {
     fn subscription(&self, channel: &str) -> Subscription {
         Subscription {
             channel: channel.to_owned(),
-            managers: self.managers.clone(),
+            managers: self.managers.iter().map(|manager| manager.id).collect(),
         }
     }
 
-    /// Sends a transfer to the watchers of its manager, or keeps it for the next one.
-    fn transferred(&mut self, lease: LeaseId, hint: Hint) {
-        let manager = Some(lease.manager());
-        let is_own = |it: &&Watcher| it.manager == manager && !it.is_closed();
-        let mut watchers = self.waiters.iter().filter(is_own).peekable();
-        if watchers.peek().is_none() && self.managers.contains(&lease.manager()) {
-            self.unclaimed.retain(|(of, _)| Some(*of) != manager);
-            self.unclaimed.push((lease.manager(), hint));
+    fn manager(&mut self, id: Uuid) -> Option<&mut Manager> {
+        self.managers.iter_mut().find(|manager| manager.id == id)
+    }
+
+    /// Returns `true` if the manager is new.
+    fn add_manager(&mut self, id: Uuid, sender: &HintSender) -> bool {
+        let last = sender.clone();
+        match self.manager(id) {
+            Some(known) => {
+                known.last = last;
+                false
+            }
+            None => {
+                let unclaimed = None;
+                self.managers.push(Manager {
+                    id,
+                    last,
+                    unclaimed,
+                });
+                true
+            }
         }
-        watchers.for_each(|it| it.sender.send(hint));
+    }
+
+    /// Sends a transfer to the watchers of its manager, or keeps it for the next one. Returns the transfer that none
+    /// receives, if there is one: this, or one before.
+    fn transferred(&mut self, lease: LeaseId, hint: Hint) -> Option<Unread> {
+        let id = lease.manager();
+        let own = (self.waiters.iter()).filter(|it| it.manager == Some(id) && !it.is_closed());
+        let (mut is_watched, mut is_received, mut unread) = (false, false, None);
+        for watcher in own {
+            let not_received = watcher.sender.offer(hint);
+            is_watched = true;
+            if not_received != Some(hint) {
+                is_received = true;
+                unread = unread.or(not_received);
+            }
+        }
+        let manager = self.manager(id)?;
+        if !is_watched {
+            manager.unclaimed = Some(hint);
+        }
+        let transfer = if is_received { unread? } else { hint };
+        let sender = manager.last.clone();
+        Some(Unread { sender, transfer })
     }
 
     /// Sends the transfer that was kept for the manager of the watcher, if there is one.
     fn claim(&mut self, watcher: &Watcher) {
-        let own = |(of, _): &(Uuid, Hint)| Some(*of) == watcher.manager;
-        if let Some(at) = self.unclaimed.iter().position(own) {
-            let (_, hint) = self.unclaimed.swap_remove(at);
-            watcher.sender.send(hint);
+        let manager = watcher.manager.and_then(|id| self.manager(id));
+        if let Some(unclaimed) = manager.and_then(|manager| manager.unclaimed.take()) {
+            watcher.sender.offer(unclaimed);
         }
     }
 
@@ -111,9 +165,8 @@ impl Topics {
             Entry::Occupied(known) => (known.into_mut(), false),
             Entry::Vacant(new) => (new.insert(Topic::default()), true),
         };
-        for manager in waiters.iter().filter_map(|waiter| waiter.manager) {
-            if !topic.managers.contains(&manager) {
-                topic.managers.push(manager);
+        for Watcher { manager, sender } in &waiters {
+            if manager.is_some_and(|id| topic.add_manager(id, sender)) {
                 topic.confirmed = false;
                 wanted = true;
             }
@@ -175,9 +228,9 @@ impl Topics {
                 if topic.managers.len() > MAX_IDLE_MANAGERS + topic.waiters.len() {
                     self.left.push(topic.subscription(channel));
                     topic.confirmed = false;
-                    let live = |it: &Uuid| topic.waiters.iter().any(|w| w.manager == Some(*it));
-                    topic.managers.retain(live);
-                    topic.unclaimed.clear();
+                    let watchers = &topic.waiters;
+                    let is_live = |id| watchers.iter().any(|it| it.manager == Some(id));
+                    topic.managers.retain(|manager| is_live(manager.id));
                 }
                 return true;
             }
@@ -215,7 +268,7 @@ impl Topics {
     pub(super) fn confirm(&mut self, subscriptions: &[Subscription]) {
         for Subscription { channel, managers } in subscriptions {
             if let Some(topic) = self.topics.get_mut(channel)
-                && topic.managers.iter().all(|it| managers.contains(it))
+                && topic.managers.iter().all(|it| managers.contains(&it.id))
             {
                 topic.confirmed = true;
                 topic.hint(Hint::Released);
@@ -257,18 +310,19 @@ impl Topics {
         }
     }
 
-    /// Dispatches a message. A transfer is for the watchers of one manager.
-    pub(super) fn dispatch(&mut self, name: &str, text: &[u8]) {
+    /// Dispatches a message. A transfer is for the watchers of one manager. Returns the transfer that none receives,
+    /// which the caller reports.
+    #[must_use]
+    pub(super) fn dispatch(&mut self, name: &str, text: &[u8]) -> Option<Unread> {
         let channel = self.channel_of(name);
-        let Some(hint) = hint_of(&name[channel.len()..], text) else {
-            return;
-        };
-        let Some(topic) = self.topics.get_mut(channel) else {
-            return;
-        };
+        let hint = hint_of(&name[channel.len()..], text)?;
+        let topic = self.topics.get_mut(channel)?;
         match hint {
             Hint::Transferred { lease, .. } => topic.transferred(lease, hint),
-            Hint::Released => topic.hint(hint),
+            Hint::Released => {
+                topic.hint(hint);
+                None
+            }
         }
     }
 
@@ -318,7 +372,7 @@ mod tests {
         };
         let encoded = "{a}%250123456789abcdef0123456789abcd";
         let (mut base, mut other) = (watch("{a}"), watch(encoded));
-        topics.dispatch(encoded, b"0");
+        assert!(topics.dispatch(encoded, b"0").is_none());
         assert_eq!(other.next().now_or_never(), Some(Hint::Released));
         assert_eq!(base.next().now_or_never(), None);
         topics.next_wanted();
@@ -356,7 +410,9 @@ mod tests {
         let leases = [1, 2].map(|number| LeaseId::new(managers[0], number));
         for lease in leases {
             let channel = format!("a%{}", lease.manager());
-            topics.dispatch(&channel, format!("{lease} 7").as_bytes());
+            let unread = topics.dispatch(&channel, format!("{lease} 7").as_bytes());
+            let unread = unread.expect("no watcher").transfer;
+            assert_eq!(unread, Hint::transferred_under(lease, 7));
         }
         let mut other = watch(&mut topics, managers[1]);
         assert_eq!(other.next().now_or_never(), Some(Hint::Released));
@@ -368,6 +424,29 @@ mod tests {
         let mut third = watch(&mut topics, managers[0]);
         assert_eq!(third.next().now_or_never(), Some(Hint::Released));
         assert_eq!(third.next().now_or_never(), None);
+    }
+
+    #[test]
+    fn transfer_is_unread_if_no_watcher_receives_it() {
+        let mut topics = Topics::default();
+        let manager = Uuid::from_u128(1);
+        let lease = |number| LeaseId::new(manager, number);
+        let [_one, mut other] = [1, 2].map(|number| {
+            let (sender, mut hints) = Hints::channel();
+            hints.receive_only(lease(number));
+            let manager = Some(manager);
+            topics.watch("a".to_owned(), vec![Watcher { manager, sender }]);
+            hints
+        });
+        let mut dispatch = |number| {
+            let (channel, text) = (format!("a%{manager}"), lease(number).to_string());
+            let unread = topics.dispatch(&channel, text.as_bytes());
+            unread.map(|unread| unread.transfer)
+        };
+        assert_eq!([dispatch(1), dispatch(2)], [None, None]);
+        assert_eq!(dispatch(3), Some(Hint::transferred(lease(3))));
+        other.receive_only(lease(4));
+        assert_eq!(dispatch(4), Some(Hint::transferred(lease(2))), "displaced");
     }
 
     /// A second manager begins to watch while the subscription of the first is in flight.

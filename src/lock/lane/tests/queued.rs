@@ -75,19 +75,25 @@ fn last_waiter_leaves_queue() {
     leaves(&mut effects, 3);
 }
 
+/// A transfer to any other lease is left.
 #[test]
-fn transfer_to_earlier_lease_is_left() {
-    let (mut lane, wakeup, _answer) = queued();
-    let mut transferred_to = |wakeup: &Wakeup, lease| {
-        let ((), effects) = lane.event(|lane, _, effects| {
-            lane.transferred_to(wakeup, number(lease), effects);
-        });
-        effects
+fn lane_has_place_attempt_and_held_lease() {
+    let has = |lane: &TestLane| {
+        let all = (1..=9).filter(|it| lane.lane.may_have(number(*it)));
+        all.collect::<Vec<_>>()
     };
-    leaves(&mut transferred_to(&wakeup, 2), 2);
-    assert!(transferred_to(&wakeup, 3).is_empty(), "its place");
-    let replaced = Wakeup::default();
-    assert!(transferred_to(&replaced, 2).is_empty(), "of another task");
+    let (mut lane, wakeup, _answer) = queued();
+    assert_eq!(has(&lane), [3], "a place");
+    assert!(refuse(&mut lane, &wakeup, 3, Place::Out).is_empty());
+    assert!(has(&lane).is_empty(), "no place");
+    assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(5)));
+    assert_eq!(has(&lane), [5], "an attempt");
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    assert_eq!(has(&lane), [1], "held");
+    returns(&mut lane.release(&grant), here());
+    assert!(lane.take_return().is_some());
+    let all: Vec<_> = (1..=9).collect();
+    assert_eq!(has(&lane), all, "the return may enter a place");
 }
 
 #[test]
