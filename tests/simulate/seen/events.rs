@@ -157,12 +157,13 @@ impl Environment {
             }
             // A grant that was overtaken outside of A0 can be entered again until it is lost.
             let known = seen.granted.get(&(*key, *token, owner)).copied();
-            let mut guards = (seen.guards.iter())
-                .filter(|it| it.owner == owner && it.token_of(*key) == Some(*token))
-                .peekable();
-            // A guard that lost another key may hold this one.
+            // All guards of a grant end together. One that lost another key may hold this one.
             let has_ended = |it: &Guard| it.keys.len() == 1 && !it.held.is_held();
-            let ended = guards.peek().is_some() && guards.all(has_ended);
+            let ended = known.is_some_and(|known| {
+                let group = (*key, *token, owner, known);
+                let mut guards = seen.guards.iter();
+                guards.any(|it| it.group_keys().any(|of| of == group) && has_ended(it))
+            });
             let again = known.is_some() && !ended;
             let earlier = known.map_or(0, |known| known + u32::from(ended));
             seen.granted.insert((*key, *token, owner), earlier);

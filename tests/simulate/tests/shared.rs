@@ -1,6 +1,8 @@
 //! Shared acquires of the plans.
 
+use super::{acquire, plan};
 use crate::draw::{Weights, draw};
+use crate::plan::{Acquire, Actor, Owner, Step};
 use crate::run::run;
 
 /// How many of the first seeds have a line with all of these parts in their traces.
@@ -32,4 +34,48 @@ fn few_seeds_downgrade_guards() {
         let count = count(200, &["the downgrade of", "ends:", outcome]);
         assert!(count >= fewest, "{outcome} in {count} of 200 seeds");
     }
+}
+
+/// Another reader keeps the lease, so the owner gets the token of the holds that it lost, and a count of its own.
+#[test]
+fn owner_with_lost_holds_joins_shared_lease_again() {
+    let shared = |keys: &[usize], owner, lease| {
+        Step::Acquire(Acquire {
+            keys: keys.to_vec(),
+            shared: keys.to_vec(),
+            owner,
+            lease,
+            ..acquire()
+        })
+    };
+    let actor = |start, steps| Actor {
+        manager: 0,
+        runtime: 0,
+        start,
+        steps,
+    };
+    let mut plan = plan();
+    plan.keys = 2;
+    plan.managers.truncate(1);
+    plan.actors = vec![
+        actor(
+            1,
+            vec![shared(&[0, 1], Owner::Fresh, None), Step::Pause(1_000)],
+        ),
+        actor(
+            10,
+            vec![
+                shared(&[0], Owner::Fresh, Some(75)),
+                shared(&[0, 1], Owner::Nested, Some(75)),
+                Step::Pause(200),
+                shared(&[0], Owner::Nested, None),
+                Step::Pause(100),
+            ],
+        ),
+    ];
+    let ran = run(&plan, true);
+    let grants = ran.trace.iter().filter(|line| line.contains("granted as"));
+    assert_eq!(grants.count(), 4, "{:#?}", ran.trace);
+    let violation = ran.violation.map(|violation| violation.what);
+    assert_eq!(violation, None);
 }
