@@ -50,11 +50,13 @@ impl Environment {
             let Some(since) = self.polled_since(seen, release.manager, release.runtime) else {
                 continue;
             };
-            // The background work notices a suspend. Without it, the caller reads the clock each second.
+            // The background work notices a suspend once it runs. Without it, the caller reads the clock each second.
+            let by_caller = seen.resumed + SECOND;
             let worked = self.worked_since(seen, release.manager, release.runtime);
             let noticed = match worked {
-                None if seen.resumed > release.started => seen.resumed + SECOND,
-                _ => 0,
+                _ if seen.resumed <= release.started => 0,
+                Some(worked) => worked.min(by_caller),
+                None => by_caller,
             };
             let due = release.until.max(release.started) + RESPONSE_TIMEOUT + 200 * MS;
             if now > due.max(since.max(noticed) + SLACK) {

@@ -1,7 +1,7 @@
 //! Releases whose replies are late.
 
 use super::{acquire, plan};
-use crate::plan::{Acquire, Actor, Command, Event, Plan, Step, Trouble, Wait, What};
+use crate::plan::{Acquire, Actor, Command, Event, Plan, Release, Step, Trouble, Wait, What};
 use crate::run::run;
 
 fn holds(manager: usize, runtime: usize, start: u64, wait: Wait, pause: u64) -> Actor {
@@ -64,4 +64,47 @@ fn release_of_late_reply_is_not_repeated() {
         "{trace}"
     );
     assert!(trace.contains("Err(Refused)"), "{trace}");
+}
+
+/// The runtime of the background work idles, also after the suspend. The caller reads the clock each second.
+#[test]
+fn release_over_suspend_ends_by_clock_of_caller() {
+    let mut managers = plan().managers;
+    managers.truncate(1);
+    managers[0].runtimes = 2;
+    managers[0].fixed = Some(1);
+    managers[0].watchdog = 1_000;
+    let idle = What::Idle {
+        manager: 0,
+        runtime: 1,
+        pause: 800,
+    };
+    let release = vec![
+        Step::Acquire(acquire()),
+        Step::Pause(20),
+        Step::Release(Release::Awaited),
+    ];
+    let ran = run(
+        &Plan {
+            managers,
+            actors: vec![Actor {
+                manager: 0,
+                runtime: 0,
+                start: 1,
+                steps: release,
+            }],
+            events: vec![
+                Event { at: 10, what: idle },
+                Event {
+                    at: 560,
+                    what: What::Suspend(2_000),
+                },
+            ],
+            ..plan()
+        },
+        true,
+    );
+    let trace = ran.trace.join("\n");
+    assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
+    assert!(trace.contains("EVENT Suspend"), "{trace}");
 }
