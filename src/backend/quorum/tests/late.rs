@@ -31,7 +31,7 @@ async fn late_vote_is_released_when_node_continues() {
         acquire_and_release(&world.processes[0], &key, Duration::from_secs(5)).await;
         sleep(Duration::from_secs(stopped)).await;
         world.nodes[0].stop(false);
-        sleep(Duration::from_millis(2)).await;
+        world.nodes[0].late_votes_landed().await;
         assert!(world.nodes[0].holds(&key).await, "no late vote");
         sleep(Duration::from_secs(2)).await;
         assert!(!world.nodes[0].holds(&key).await, "held without an owner");

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -33,11 +34,14 @@ struct Flaky {
     stopped: watch::Sender<bool>,
     latency: Arc<AtomicU64>,
     votes: Arc<AtomicUsize>,
+    /// The number of votes that have not taken effect yet.
+    late: Arc<AtomicUsize>,
 }
 
 impl Flaky {
     async fn reach(&self) -> Result<Memory, BackendError> {
         sleep(Duration::from_micros(self.latency.load(Ordering::SeqCst))).await;
+        self.late_votes_landed().await;
         if self.is_stopped() {
             sleep(5 * NODE_TIMEOUT).await;
             return Err(BackendError::unknown("stopped on order"));
@@ -62,12 +66,22 @@ impl Flaky {
     /// Leaves a vote in the buffers of the node.
     fn vote_later(&self, request: &AcquireRequest, fence: Fence) {
         let (node, request) = (self.clone(), request.clone());
+        node.late.fetch_add(1, Ordering::SeqCst);
         drop(tokio::spawn(async move {
             let mut stopped = node.stopped.subscribe();
             drop(stopped.wait_for(|stopped| !stopped).await);
             let memory = node.memory.lock().unwrap().clone();
-            memory.vote(&request, fence).await
+            drop(memory.vote(&request, fence).await);
+            node.late.fetch_sub(1, Ordering::SeqCst);
         }));
+    }
+
+    /// Completes when no vote is left in the buffers, or at once while the node is stopped. A later command takes effect
+    /// after these votes.
+    async fn late_votes_landed(&self) {
+        while !self.is_stopped() && self.late.load(Ordering::SeqCst) > 0 {
+            yield_now().await;
+        }
     }
 
     async fn holds(&self, key: &LockKey) -> bool {
