@@ -39,6 +39,8 @@ pub struct Seen {
     pub group_tokens: BTreeMap<usize, Largest>,
     /// The owners that have asked for a key shared, or for a permit of it.
     pub readers: BTreeSet<(Owner, usize)>,
+    /// The acquires of permits for an owner of more than one acquire that have ended.
+    pub ended_permits: Vec<EndedPermits>,
     pub joins: BTreeMap<LeaseId, Joins>,
     /// By shared waiter: since when no exclusive lease or waiter is before it.
     pub unblocked: BTreeMap<u64, Time>,
@@ -75,6 +77,13 @@ pub struct Seen {
 /// A key, a token, an owner, and how many grants it has had with these before. An owner whose lock of a shared lease
 /// has ended can join the lease again.
 pub type GrantKey = (usize, i64, Owner, u32);
+
+/// An acquire of permits that has ended, with a guard or without one.
+pub struct EndedPermits {
+    pub owner: Owner,
+    pub limit: usize,
+    pub at: Time,
+}
 
 /// The largest token of each mode, or 0.
 #[derive(Debug, Clone, Copy, Default)]
@@ -182,6 +191,7 @@ impl Seen {
             runtimes: BTreeSet::new(),
             releases: Vec::new(),
             groups: BTreeMap::new(),
+            ended_permits: Vec::new(),
             granted: BTreeMap::new(),
             overtaken: BTreeMap::new(),
             tokens: BTreeMap::new(),

@@ -125,10 +125,12 @@ impl Environment {
         let held = store.holders(key, now).len();
         drop(store);
         let Some(limit) = waiter.permits else { return };
+        // The other acquire may have ended during the wait of this one.
+        let ended = (seen.ended_permits.iter()).filter(|it| it.at >= waiter.started);
+        let ended = ended.map(|it| (Some(it.owner), it.limit));
+        let waiting = (seen.waiters.iter()).filter_map(|it| Some((it.owner, it.permits?)));
         let nests = waiter.owner.is_some()
-            && (seen.waiters.iter()).any(|it| {
-                it.owner == waiter.owner && it.permits.is_some_and(|limit| limit >= under)
-            });
+            && (waiting.chain(ended)).any(|(owner, limit)| owner == waiter.owner && limit >= under);
         if (under > limit || !is_first) && held > limit && !nests {
             let id = waiter.id;
             self.violate(Invariant::Permits, || {

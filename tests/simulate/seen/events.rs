@@ -3,7 +3,7 @@
 use tower_lock::backend::Mode;
 use tower_lock::{ErrorKind, FencingToken, LockGuard, Owner};
 
-use super::{Guard, Releasing, Waiter};
+use super::{EndedPermits, Guard, Releasing, Waiter};
 use crate::environment::Environment;
 use crate::plan::{self, Acquire, Wait};
 use crate::time::{MS, RESPONSE_TIMEOUT, time};
@@ -83,6 +83,10 @@ impl Environment {
                 .push(now);
         }
         seen.ends_for_owner(&waiter, now);
+        if let (Some(owner), Some(limit)) = (waiter.owner, waiter.permits) {
+            let at = now;
+            seen.ended_permits.push(EndedPermits { owner, limit, at });
+        }
         self.may_release(&waiter);
         self.trace(|| format!("w{id} {}", how()));
         Some(waiter)

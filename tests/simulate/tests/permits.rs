@@ -1,6 +1,9 @@
 //! Permits of the plans.
 
 use super::shared::count;
+use super::{acquire, plan};
+use crate::plan::{Acquire, Actor, Owner, Step, Wait};
+use crate::run::run;
 
 #[test]
 fn few_seeds_find_permits_full() {
@@ -12,4 +15,49 @@ fn few_seeds_find_permits_full() {
 fn few_seeds_reject_other_modes_of_owner() {
     let count = count(300, &["fails: KeyConflict"]);
     assert!(count >= 2, "{count} of 300 seeds");
+}
+
+/// One owner asks for a permit below 4, with another key that it loses, and for one below 1. The permit that was granted
+/// below 4 is for both acquires, and the second one keeps it.
+#[test]
+fn owner_keeps_permit_of_its_failed_acquire() {
+    let permits = |keys: &[usize], limit, owner, wait| {
+        Step::Acquire(Acquire {
+            keys: keys.to_vec(),
+            permits: Some(limit),
+            owner,
+            wait,
+            ..acquire()
+        })
+    };
+    let actor = |start, steps| Actor {
+        manager: 0,
+        runtime: 0,
+        start,
+        steps,
+    };
+    let exclusive = Step::Acquire(Acquire {
+        keys: vec![1],
+        ..acquire()
+    });
+    let mut plan = plan();
+    plan.seed = 247_334;
+    plan.keys = 2;
+    plan.delay = (3, 20);
+    plan.queue = true;
+    plan.managers.truncate(1);
+    plan.managers[0].watchdog = 60;
+    let one = Owner::Shared(1);
+    plan.actors = vec![
+        actor(8, vec![exclusive, Step::Block(127)]),
+        actor(24, vec![permits(&[1], 1, one, Wait::Never)]),
+        actor(1, vec![permits(&[0, 1], 4, one, Wait::For(190))]),
+        actor(49, vec![permits(&[1], 2, Owner::Fresh, Wait::Never)]),
+    ];
+    let ran = run(&plan, true);
+    let trace = ran.trace.join("\n");
+    assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
+    for step in ["w1 fails: Lost", "w3 granted"] {
+        assert!(trace.contains(step), "{trace}");
+    }
 }
