@@ -1,6 +1,7 @@
 //! Tests of the simulation itself.
 
 mod classes;
+mod deadlines;
 mod outsiders;
 mod permits;
 mod releases;

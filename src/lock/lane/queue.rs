@@ -40,12 +40,16 @@ impl Lane {
                 // Without an attempt until its deadline, the waiter is behind others.
                 self.contend(Seen::Busy(now), Yielded::TO_QUEUE, home, now, effects);
             }
-            // The first waiter sets a deadline for the inline acquire, which may not be polled any more.
+            // The first waiter sets a deadline for the inline acquire, which may not be polled any more. If that has an
+            // earlier one, it keeps it.
             Phase::Contending(Contending {
-                contender: Contender::Inline(_),
+                contender: Contender::Inline(inline),
                 due,
                 ..
-            }) if self.queue.len() == 1 => *due = now + TAKE_OVER,
+            }) if self.queue.len() == 1 => {
+                let unpolled = now + TAKE_OVER;
+                *due = (inline.deadline).map_or(unpolled, |at| unpolled.min(at.max(*due)));
+            }
             // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.
             Phase::Contending(contending) if one_attempt || self.queue.len() == 1 => {
                 contending.wake();

@@ -66,6 +66,31 @@ fn later_waiters_delay_no_take_over() {
 }
 
 #[test]
+fn waiters_delay_no_deadline_of_unpolled_attempt() {
+    let mut lane = TestLane::idle();
+    let deadline = lane.now + 2 * TAKE_OVER;
+    let patient = Claim {
+        deadline: Deadline::At(deadline),
+        ..claim(1, RENEWED)
+    };
+    assert!(matches!(lane.enter(patient), Entered::Idle));
+    let attempt = Arc::<InlineAttempt>::default();
+    lane.lane.contend_inline(&attempt, &patient, lane.now);
+    lane.pass(3 * TAKE_OVER / 2);
+    for ticket in [2, 3] {
+        lane.queue(ticket, RENEWED);
+        assert_eq!(lane.next_look(), deadline);
+        assert!(lane.look(here()).1.is_empty(), "not yet");
+        assert!(lane.lane.leave(ticket).is_some());
+        assert_eq!(lane.next_look(), deadline);
+    }
+    lane.queue(4, RENEWED);
+    lane.now = deadline;
+    let (taken, _home) = take_over(lane.look(here()).1);
+    assert!(Arc::ptr_eq(&taken, &attempt));
+}
+
+#[test]
 fn unpolled_attempt_is_taken_over_at_deadline() {
     let patient = Claim {
         deadline: Deadline::At(Moment::now() + SECOND),

@@ -1,0 +1,44 @@
+//! Acquires that end at their deadlines.
+
+use super::{acquire, plan};
+use crate::plan::{Acquire, Actor, Fate, Owner, Step, Wait};
+use crate::run::run;
+
+#[test]
+fn first_attempt_beside_dropped_waiter_ends_in_time() {
+    let asks = |wait, fate| {
+        Step::Acquire(Acquire {
+            owner: Owner::Fresh,
+            wait,
+            fate,
+            ..acquire()
+        })
+    };
+    let actor = |manager, start, steps| Actor {
+        manager,
+        runtime: 0,
+        start,
+        steps,
+    };
+    let mut plan = plan();
+    plan.seed = 351_518;
+    plan.delay = (3, 20);
+    plan.grouped = true;
+    plan.queue = true;
+    plan.actors = vec![
+        actor(0, 1, vec![asks(Wait::For(430), Fate::Awaited)]),
+        actor(1, 3, vec![asks(Wait::For(21), Fate::Awaited)]),
+        actor(
+            1,
+            21,
+            vec![
+                asks(Wait::Never, Fate::DroppedAfterPolls(1)),
+                Step::Pause(5),
+                asks(Wait::For(901), Fate::Awaited),
+            ],
+        ),
+    ];
+    let ran = run(&plan, true);
+    let trace = ran.trace.join("\n");
+    assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
+}
