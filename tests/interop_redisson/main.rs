@@ -16,6 +16,7 @@ mod table;
 mod turns;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tower_lock::backend::redis::Publish;
 
@@ -59,7 +60,7 @@ async fn on_one_server(version: &'static str) -> Vec<Row> {
     let mut sides = Sides::new(version, store, Publish::Auto);
     cases::exclusion(&mut sides, 4, 2, 100).await;
     cases::wake_ups(&mut sides).await;
-    turns::among_busy_managers(&mut sides, 4).await;
+    turns::among_busy_managers(&mut sides, 4, Duration::ZERO).await;
     turns::of_several_threads(&mut sides, 2).await;
     for managers in [1, 4] {
         turns::beside_relocking_thread(&mut sides, managers).await;
@@ -84,7 +85,7 @@ async fn behind_sentinel(version: &'static str) -> Vec<Row> {
     let mut sides = Sides::new(version, store, Publish::Auto);
     cases::exclusion(&mut sides, 1, 1, 25).await;
     cases::wake_ups(&mut sides).await;
-    turns::among_busy_managers(&mut sides, 2).await;
+    turns::among_busy_managers(&mut sides, 2, Duration::ZERO).await;
     cases::crashes(&mut sides).await;
     sides.rows
 }
@@ -100,9 +101,11 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     cases::exclusion(&mut sides, 1, 1, 25).await;
     cases::wake_ups(&mut sides).await;
     // Servers cannot count the plain subscribers of a Cluster. Java then has a turn every 500 ms, not in each round.
-    if publish != Publish::Both {
-        turns::among_busy_managers(&mut sides, 2).await;
-    }
+    let pause = match publish {
+        Publish::Both => Duration::from_millis(500),
+        _ => Duration::ZERO,
+    };
+    turns::among_busy_managers(&mut sides, 2, pause).await;
     cases::crashes(&mut sides).await;
     cases::names(&mut sides).await;
     shared::excluded(&mut sides).await;
