@@ -34,7 +34,11 @@ impl Lease {
     /// Returns `true` if enough time is left for a further owner that shares the lease: for its own fixed lease, or for
     /// the reply to a renewal.
     pub(in crate::lock) fn may_be_joined(&self, terms: Terms, now: Moment) -> bool {
-        let least_left = LEAST_LEFT.min(terms.ttl / RENEW_AT);
+        let mut least_left = LEAST_LEFT.min(terms.ttl / RENEW_AT);
+        // More than this is left of a lease that is renewed, however long that of the further owner is.
+        if self.is_renewed() {
+            least_left = least_left.min(self.ttl / RENEW_AT);
+        }
         let needs_no_renewal = !terms.renewed && valid_until(now, terms.ttl) <= self.valid_until;
         needs_no_renewal || now + least_left <= self.valid_until
     }

@@ -26,6 +26,23 @@ impl TestLane {
     }
 }
 
+/// A third of the longer lease is more than the shorter one ever has left.
+#[test]
+fn reader_with_longer_lease_joins_short_renewed_one() {
+    let short = Terms {
+        ttl: Span::new(60 * MS),
+        ..SHARED
+    };
+    let (mut lane, _first) = TestLane::held(short);
+    lane.pass(15 * MS);
+    lane.join(claim(2, fixed_shared(260 * MS)));
+    lane.pass(35 * MS);
+    assert!(lane.is_refused(claim(3, fixed_shared(260 * MS))));
+    // A fixed lease may end before its renewal has a reply.
+    let (mut lane, _first) = TestLane::held(fixed_shared(60 * MS));
+    assert!(lane.is_refused(claim(2, fixed_shared(260 * MS))));
+}
+
 /// A single attempt does not wait for a reply.
 #[test]
 fn closed_lease_is_renewed_without_waiters() {
