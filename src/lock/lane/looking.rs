@@ -91,6 +91,12 @@ impl Lane {
                 .min(tenure.renewal_overdue(response_timeout)),
             Phase::Returning(returning) if self.queue.is_empty() => returning.next_end(),
             Phase::Returning(returning) => returning.overdue(response_timeout),
+            // The runtime of the acquire takes over first, if it runs.
+            Phase::Contending(Contending {
+                contender: Contender::Inline(_),
+                due,
+                ..
+            }) => *due + TAKE_OVER,
             Phase::Contending(contending) => contending.due,
         };
         let at = not_before.map_or(at, |not_before| at.max(not_before));
