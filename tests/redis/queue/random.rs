@@ -83,6 +83,26 @@ fn random_steps_follow_reference() {
     }
 }
 
+/// Nothing else checks it, because the benchmark is a workspace of its own.
+#[test]
+fn benchmark_calls_release_script_of_backend() {
+    let formats = include_str!("../../../benches/compare/src/scenarios/release/formats.rs");
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/backend/redis/command/lua/"
+    );
+    let piece = |line: &str| {
+        if let Some((_, file)) = line.split_once("/lua/") {
+            let file = file.strip_suffix("\"),")?;
+            return Some(std::fs::read_to_string(format!("{folder}{file}")).unwrap());
+        }
+        let text = line.strip_prefix('"')?.strip_suffix("\\n\",")?;
+        Some(format!("{text}\n"))
+    };
+    let pieces = formats.lines().filter_map(|line| piece(line.trim()));
+    assert_eq!(pieces.collect::<String>(), source("release", Flavor::Plain));
+}
+
 /// Else the reference would be of other scripts.
 #[tokio::test]
 async fn backend_loads_scripts_of_reference() {

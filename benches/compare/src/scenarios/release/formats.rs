@@ -25,11 +25,13 @@ impl Format {
         match self {
             Self::Queue => concat!(
                 include_str!("../../../../../src/backend/redis/command/lua/publish.lua"),
+                include_str!("../../../../../src/backend/redis/command/lua/ended.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/release.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/fence.lua"),
                 "local FENCE = 'lock:{fencing-token}%'\n",
                 include_str!("../../../../../src/backend/redis/command/lua/numbered.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/listeners.lua"),
+                include_str!("../../../../../src/backend/redis/command/lua/hold_free.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/queue.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/release_wanted.lua"),
             ),
