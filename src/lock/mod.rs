@@ -45,7 +45,7 @@
 //! | contending, inline | the attempt is granted | held | return the guard | watchdog |
 //! | contending, inline | the attempt is rejected | contending | queue in front, start a loop | loop |
 //! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
-//! | contending, inline | not polled for 10 ms while others wait (20 ms if its runtime does not run), or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
+//! | contending, inline | not polled for 10 ms while others wait, or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
 //! | contending, inline | ends after its attempt | contending, or idle; yielding, as before the acquire | start a loop for the queue | loop |
 //! | contending, permit | 4 loops of its runtime contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |

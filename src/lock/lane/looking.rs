@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::{Contender, Contending, InlineAcquire, Lane, Phase, Returning};
-use super::tenure::TAKE_OVER;
+use super::tenure::{OWN_FIRST, TAKE_OVER};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Work};
@@ -96,7 +96,7 @@ impl Lane {
                 contender: Contender::Inline(_),
                 due,
                 ..
-            }) => *due + TAKE_OVER,
+            }) => *due + OWN_FIRST,
             Phase::Contending(contending) => contending.due,
         };
         let at = not_before.map_or(at, |not_before| at.max(not_before));

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::state::{Contender, Contending, Lane, Phase, Seen};
-use super::tenure::TAKE_OVER;
+use super::tenure::{OWN_FIRST, TAKE_OVER};
 use super::waiters::{Waiter, Waiters};
 use crate::backend::Mode;
 use crate::lock::claim::{Claim, QueuePosition, Ticket};
@@ -47,7 +47,7 @@ impl Lane {
                 due,
                 ..
             }) if self.queue.len() == 1 => {
-                let unpolled = now + TAKE_OVER;
+                let unpolled = now + (TAKE_OVER - OWN_FIRST);
                 *due = (inline.deadline).map_or(unpolled, |at| unpolled.min(at.max(*due)));
             }
             // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.

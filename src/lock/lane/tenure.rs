@@ -19,6 +19,9 @@ use crate::{ErrorKind, LockKey, Owner};
 /// runtime should have sent counts as stuck.
 pub(in crate::lock) const TAKE_OVER: Duration = Duration::from_millis(10);
 
+/// The time by which the runtime of an acquire that is not polled takes over before the runtimes of others that wait.
+pub(super) const OWN_FIRST: Duration = Duration::from_millis(2);
+
 #[derive(Debug)]
 pub(super) struct Tenure {
     pub(super) lease: Lease,

@@ -43,10 +43,9 @@ fn unpolled_attempt_is_taken_over_for_waiter() {
             home: waiter_home,
             ..behind
         });
-        assert_eq!(lane.next_look(), lane.now + TAKE_OVER);
+        assert_eq!(lane.next_look(), lane.now + (TAKE_OVER - OWN_FIRST));
         if waiter_home == elsewhere() {
-            let first_there = lane.now + 2 * TAKE_OVER;
-            assert_eq!(looks_from_elsewhere(&mut lane), Some(first_there));
+            assert_eq!(looks_from_elsewhere(&mut lane), Some(lane.now + TAKE_OVER));
         }
         assert!(lane.look(waiter_home).1.is_empty(), "it may be polled yet");
         lane.pass(TAKE_OVER);

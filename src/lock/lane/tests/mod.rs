@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::*;
-use super::tenure::{TAKE_OVER, Tenure};
+use super::tenure::{OWN_FIRST, TAKE_OVER, Tenure};
 use super::*;
 use crate::backend::{BackendError, Extended, Mode, Renewal, Renewed};
 use crate::lock::attempt::{Answer, InlineAttempt};
