@@ -121,6 +121,7 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
         "share_renew" => &[report, &unnumbered, piece!("wanted"), piece!("share_renew")],
         "release" => &[
             report,
+            piece!("release_one"),
             piece!("ended"),
             piece!("release"),
             fence_of_transfer,

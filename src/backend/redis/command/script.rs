@@ -287,6 +287,7 @@ impl Scripts {
                 Compared,
                 &[
                     report,
+                    include_str!("lua/release_one.lua"),
                     ENDED,
                     include_str!("lua/release.lua"),
                     fence_of_transfer,

@@ -25,6 +25,7 @@ impl Format {
         match self {
             Self::Queue => concat!(
                 include_str!("../../../../../src/backend/redis/command/lua/publish.lua"),
+                include_str!("../../../../../src/backend/redis/command/lua/release_one.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/ended.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/release.lua"),
                 include_str!("../../../../../src/backend/redis/command/lua/fence.lua"),

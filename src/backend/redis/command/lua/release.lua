@@ -7,16 +7,13 @@
 -- the queue, plus 4 if the server rejected the message, and 10 for each waiter that was passed over; or the error of
 -- that key. A list costs the server as much as a command, so one key has none.
 --
--- A repeated call finds no own field, so no latch is needed. The field is the only one of its hash, so HDEL
--- also deletes the body. Usually no key has a queue or a receiver. One EXISTS shows that none has a queue, and
--- the functions of the queue are created only for the others. `others` has the replies other than 1. `wanted` has
--- the keys with a queue, a receiver or a rejected message, with the result of a message that was sent.
-local others, wanted = nil, nil
-local count = (#ARGV - #ARGV % 2) / 2
-local alone = #KEYS == count
-if count == 1 and not alone then
-  -- Most calls: a loop and the tables of several keys would cost as much as another command.
-  local queued = redis.pcall('exists', KEYS[2]) ~= 0
+-- A repeated call finds no own field, so no latch is needed. One EXISTS shows that no key has a queue, and the
+-- functions of the queue are created only for the others. `others` has the replies other than 1.
+local others = nil
+if wanted then
+  -- Released above.
+elseif count == 1 and not alone then
+  -- A loop and the tables of several keys would cost as much as another command.
   local held = ended(KEYS[1], ARGV[1])
   if held == KEPT and queued then
     wanted = { KEPT }
@@ -32,7 +29,7 @@ if count == 1 and not alone then
     wanted = { published }
   end
 else
-  local queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
+  queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
   for i = 1, count do
     local held = ended(KEYS[i], ARGV[2 * i - 1])
     if held == KEPT then
