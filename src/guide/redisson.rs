@@ -58,7 +58,8 @@
 //!
 //! Without a prefix, the [permissions](crate::backend::redis::RedisBackend#permissions) name the locks themselves
 //! in place of `~lock:*`. They also need `~self-test:* ~{fencing-token*`, for the trial at the connect and for the
-//! fencing counter. The queue of the waiters for `order:42` is `{order:42}%queue`, so
+//! fencing counter. The queue of the waiters for `order:42` is `{order:42}%queue`, and that of a key with a hash tag, such
+//! as `{order}:42`, is `{order}:42%tagged-queue`. So
 //! names such as `~order:*` need `~{order:* ~{self-test:*` as well. Otherwise the backend warns when it
 //! connects, and the waiters of several processes have no order.
 //!

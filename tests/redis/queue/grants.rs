@@ -57,6 +57,29 @@ fn counter(server: &RedisServer) -> i64 {
     server.cli(&["GET", FENCE]).parse().unwrap()
 }
 
+/// With an empty prefix, the keys `a` and `{a}` have the same channel, as in Redisson.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_of_key_with_same_channel_grants_nothing() {
+    let server = RedisServer::start();
+    let connect = async || {
+        let backend = RedisBackend::builder(server.url()).prefix("");
+        let locks = LockManager::builder(backend.connect().await.unwrap());
+        locks.build().unwrap()
+    };
+    let (holder, waiter) = (connect().await, connect().await);
+    for (held, other) in [("{a}", "a"), ("b", "{b}")] {
+        let guard = holder.acquire(held).await.unwrap();
+        let other = holder.acquire(other).await.unwrap();
+        let waiting = waiter.acquire(held).wait(PATIENCE);
+        let mut waiting = tokio::spawn(async move { waiting.await.unwrap() });
+        eventually("a place", || waiter.snapshot().queued == 1).await;
+        other.release().await.unwrap();
+        assert!(timeout(SECOND / 2, &mut waiting).await.is_err(), "{held}");
+        guard.release().await.unwrap();
+        granted(waiting).await.release().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_grants_without_confirmation() {
     let server = RedisServer::start();

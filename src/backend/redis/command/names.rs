@@ -90,11 +90,14 @@ impl Names {
         self.beside(key, ["redisson_lock__channel:", "redisson_lock__channel:{"])
     }
 
-    /// Returns the key of the queue of its waiters. No encoded key ends in a bare `%queue`.
+    /// Returns the key of the queue of its waiters. No encoded key ends in a bare `%queue` or `%tagged-queue`.
+    ///
+    /// The two ends differ, because the key `{<prefix>a}` would have the queue of the key `a` otherwise. A transfer to a
+    /// waiter of one of them would then look like the grant of the other.
     pub(crate) fn queue<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
         let (prefix, key) = (&self.prefix, key.as_str());
         if key.contains('{') {
-            Name([prefix, key, "%queue", "", ""])
+            Name([prefix, key, "%tagged-queue", "", ""])
         } else {
             Name([prefix, "{", prefix, key, "}%queue"])
         }
@@ -253,12 +256,36 @@ mod tests {
         let names = names("lock:");
         let queue = |key: &str| names.queue(&LockKey::new(key)).to_text();
         assert_eq!(queue("a"), "lock:{lock:a}%queue");
-        assert_eq!(queue("{a}:b"), "lock:{a}:b%queue");
-        for key in ["{lock:a}%queue", "{a}:b%queue"] {
+        assert_eq!(queue("{a}:b"), "lock:{a}:b%tagged-queue");
+        for key in ["{lock:a}%queue", "{a}:b%tagged-queue"] {
             assert_ne!(
                 names.body(&LockKey::new(key)).to_text(),
                 format!("lock:{key}")
             );
+        }
+    }
+
+    #[test]
+    fn keys_share_no_body_and_no_queue() {
+        let keys = [
+            "a",
+            "{a}",
+            "{lock:a}",
+            "{{a}}",
+            "a{",
+            "{a",
+            "a}",
+            "{a}%queue",
+            "{}a",
+        ];
+        for prefix in ["", "lock:"] {
+            let names = names(prefix);
+            let mut all = std::collections::BTreeSet::new();
+            for key in keys.map(LockKey::new) {
+                for name in [names.body(&key), names.queue(&key)] {
+                    assert!(all.insert(name.to_text()), "{prefix}: {}", name.to_text());
+                }
+            }
         }
     }
 
