@@ -81,6 +81,7 @@ pub type GrantKey = (usize, i64, Owner, u32);
 /// An acquire of permits that has ended, with a guard or without one.
 pub struct EndedPermits {
     pub owner: Owner,
+    pub keys: Vec<usize>,
     pub limit: usize,
     pub at: Time,
 }

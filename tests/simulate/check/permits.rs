@@ -118,7 +118,7 @@ impl Environment {
         now: Time,
     ) {
         let store = self.store.lock().unwrap();
-        let under = store.records[&lease].limit;
+        let (under, decided) = (store.records[&lease].limit, store.records[&lease].decided);
         let is_first = store
             .token(key, token)
             .is_some_and(|(_, before)| before == 0);
@@ -126,9 +126,12 @@ impl Environment {
         drop(store);
         let Some(limit) = waiter.permits else { return };
         // The other acquire may have ended during the wait of this one.
-        let ended = (seen.ended_permits.iter()).filter(|it| it.at >= waiter.started);
-        let ended = ended.map(|it| (Some(it.owner), it.limit));
-        let waiting = (seen.waiters.iter()).filter_map(|it| Some((it.owner, it.permits?)));
+        let since = waiter.started.max(decided);
+        let ended = (seen.ended_permits.iter())
+            .filter(|it| it.at >= since && it.keys.contains(&key))
+            .map(|it| (Some(it.owner), it.limit));
+        let waiting = (seen.waiters.iter().filter(|it| it.keys.contains(&key)))
+            .filter_map(|it| Some((it.owner, it.permits?)));
         let nests = waiter.owner.is_some()
             && (waiting.chain(ended)).any(|(owner, limit)| owner == waiter.owner && limit >= under);
         if (under > limit || !is_first) && held > limit && !nests {

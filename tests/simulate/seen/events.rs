@@ -84,8 +84,12 @@ impl Environment {
         }
         seen.ends_for_owner(&waiter, now);
         if let (Some(owner), Some(limit)) = (waiter.owner, waiter.permits) {
-            let at = now;
-            seen.ended_permits.push(EndedPermits { owner, limit, at });
+            seen.ended_permits.push(EndedPermits {
+                owner,
+                keys: waiter.keys.clone(),
+                limit,
+                at: now,
+            });
         }
         self.may_release(&waiter);
         self.trace(|| format!("w{id} {}", how()));
@@ -162,12 +166,17 @@ impl Environment {
             // A grant that was overtaken outside of A0 can be entered again until it is lost.
             let known = seen.granted.get(&(*key, *token, owner)).copied();
             // All guards of a grant end together. One that lost another key may hold this one.
-            let has_ended = |it: &Guard| it.keys.len() == 1 && !it.held.is_held();
-            let ended = known.is_some_and(|known| {
-                let group = (*key, *token, owner, known);
-                let mut guards = seen.guards.iter();
-                guards.any(|it| it.group_keys().any(|of| of == group) && has_ended(it))
-            });
+            let group = known.map(|known| (*key, *token, owner, known));
+            let is_of_group = |it: &&Guard| it.keys.len() == 1 && it.group_keys().next() == group;
+            let guards = seen.guards.iter().filter(is_of_group);
+            let (held, lost): (Vec<_>, Vec<_>) = guards.partition(|it| it.held.is_held());
+            let ended = !lost.is_empty();
+            if let ([held, ..], [lost, ..]) = (&held[..], &lost[..]) {
+                let (held, lost) = (held.id, lost.id);
+                self.violate(Invariant::Loss, || {
+                    format!("g{held} is held, and g{lost} of the same grant is not")
+                });
+            }
             let again = known.is_some() && !ended;
             let earlier = known.map_or(0, |known| known + u32::from(ended));
             seen.granted.insert((*key, *token, owner), earlier);

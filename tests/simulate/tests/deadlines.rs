@@ -41,4 +41,7 @@ fn first_attempt_beside_dropped_waiter_ends_in_time() {
     let ran = run(&plan, true);
     let trace = ran.trace.join("\n");
     assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
+    for step in ["w4 is dropped", "w2 fails"] {
+        assert!(trace.contains(step), "{trace}");
+    }
 }
