@@ -112,7 +112,7 @@ impl Hints {
         self
     }
 
-    /// Reports the transfers that are not received from now on, also those after the waiter has left.
+    /// Calls `on_unread` for each transfer that the waiter does not receive, also after its drop.
     #[must_use]
     pub(crate) fn reporting_unread(self, on_unread: OnUnread) -> Self {
         if let Source::One(pending) = &self.source {
@@ -182,6 +182,7 @@ impl HintSender {
 
     /// Sends a hint. Returns the transfer that the waiter does not receive: this one, or an earlier one that it
     /// displaced. The caller reports it, unless another waiter receives it.
+    #[must_use]
     pub(crate) fn offer(&self, hint: Hint) -> Option<Hint> {
         self.pending.add(hint)
     }

@@ -52,7 +52,7 @@
 //! | a waiter ends, and the server has closed its connection | nothing: the next release passes it over |
 //! | a waiter ends after the key was transferred to it | at most 1.5 s, once |
 //! | waiters hang with open connections | at most 4.5 s for all of them together |
-//! | a waiter left, and a failover restored its place | nothing while it is subscribed, or if the server counts subscribers; otherwise at most 1.5 s, once |
+//! | a waiter left, and a failover restored its place | nothing while it is subscribed and its runtime runs, or if the server counts subscribers; otherwise at most 1.5 s, once |
 //!
 //! A process refreshes its place every second, and loses it after 3 s without a refresh. It confirms or renews a
 //! transferred lease within 1.5 s, or the key expires and the next process is served. The 4.5 s are the sum of both

@@ -45,7 +45,7 @@
 //! | contending, inline | the attempt is granted | held | return the guard | watchdog |
 //! | contending, inline | the attempt is rejected | contending | queue in front, start a loop | loop |
 //! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
-//! | contending, inline | not polled for 10 ms while others wait, or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
+//! | contending, inline | not polled for 8 ms while others wait (10 ms from another runtime), or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
 //! | contending, inline | ends after its attempt | contending, or idle; yielding, as before the acquire | start a loop for the queue | loop |
 //! | contending, permit | 4 loops of its runtime contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
@@ -53,7 +53,7 @@
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
 //! | contending | the key is transferred to this process after its last attempt, or the release that entered its place, was sent | held by the first in the queue | resolve it, renew soon | watchdog |
 //! | contending | the key is transferred to this process, perhaps earlier, or the loop wakes | | attempt under the lease of the place | loop |
-//! | any | the key is transferred to a lease of this process that no lane has | | leave that lease | |
+//! | any | the key is transferred to a lease of this process that no lane holds, returns or waits under | | leave that lease | |
 //! | contending | the loop's attempt can never succeed | idle, or contending | reject the waiters of its mode, leave the place | loop |
 //! | contending | the last waiter leaves | idle, once the loop has woken; yielding, as before the waiter | the loop ends, leave the place | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle; yielding, as before the waiter | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
@@ -62,7 +62,7 @@
 //! | held | the hold of one owner is released by force | surrendered | mark the guard lost; release, and report | releaser |
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
 //! | held | exclusive acquire by an owner that holds it shared | | reject: it would wait for itself | watchdog |
-//! | held, shared, open | shared acquire by another owner, no waiter, a third of its lease or 500 ms left | | join the lease, without a command | watchdog |
+//! | held, shared, open | shared acquire by another owner, no waiter; 500 ms, a third of its own TTL, or a third of that of a renewed lease is left | | join the lease, without a command | watchdog |
 //! | held, shared, open | the same, the last reply is older than 50 ms | | renew at once; others join for 500 ms without a reply | watchdog |
 //! | held, shared | the renewal says "wanted" | held, shared, closed | no other owner joins | watchdog |
 //! | held, shared, closed | 250 ms have passed since the last reply | | renew, to find out whether the writer has left | watchdog |
@@ -123,8 +123,9 @@
 //! out whether more owners may share it.
 //!
 //! A backend that lost its last writes can have a place that this process left, and transfer the key to it. While the
-//! subscription to the key lasts, the process leaves the place again ([`watch`]). Without a subscription, a backend that
-//! counts subscribers passes the place over. Otherwise the transfer expires, and delays the others by its TTL once.
+//! subscription to the key lasts and the runtime of its last waiter runs, the process leaves the place again
+//! ([`watch`]). Without a subscription, a backend that counts subscribers passes the place over. Otherwise the transfer
+//! expires, and delays the other waiters by its TTL once.
 //!
 //! # Invariants
 //!

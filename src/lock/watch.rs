@@ -23,7 +23,7 @@ impl Engine {
     ) -> Hints {
         let hints = self.backend.watch(key, self.id);
         let (engine, lock) = (Arc::downgrade(self), key.stored().clone());
-        let mut hints = hints.reporting_unread(Arc::new(move |lease| {
+        let hints = hints.reporting_unread(Arc::new(move |lease| {
             let Some(home) = engine.upgrade().and_then(|engine| engine.home(home)) else {
                 return;
             };
@@ -35,20 +35,22 @@ impl Engine {
                 }
             });
         }));
-        hints.drop_transfer_unless(place);
-        match key.is_of_permit() {
+        let mut hints = match key.is_of_permit() {
             // Until its attempt, whose lease it then receives.
             true => hints.receiving(|_| false),
             // The permits of the key have lanes of their own.
             false => hints.receiving(|lease| !LeaseNumber::of(lease).is_of_permit()),
-        }
+        };
+        // Last: it also drops what arrived before the filter.
+        hints.drop_transfer_unless(place);
+        hints
     }
 
     /// Leaves a lease to which the backend transferred the key, unless a lane may have it.
     ///
     /// No lane gets the lease after this check. A fresh lease has a fresh number, and its lane has it before the
     /// command is sent. If a return has ended before the reply that its command entered a place, that place is left. A
-    /// lane never gets back a lease that it has left.
+    /// lane does not reuse the number of a lease that it has left.
     pub(super) fn transferred_to(
         self: &Arc<Self>,
         lock: &LockKey,

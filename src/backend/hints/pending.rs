@@ -17,7 +17,7 @@ pub(crate) type OnUnread = Arc<dyn Fn(LeaseId) + Send + Sync>;
 #[derive(Default)]
 pub(super) struct Pending {
     state: Mutex<PendingState>,
-    /// Whether the waiter has left. Written under the mutex.
+    /// Whether the waiter was dropped. Written under the mutex.
     is_closed: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl Pending {
         }
     }
 
-    /// Records that the waiter has left.
+    /// Records that the waiter was dropped.
     fn close(&self) {
         let mut state = self.state();
         self.is_closed.store(true, Ordering::Release);

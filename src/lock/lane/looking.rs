@@ -168,9 +168,11 @@ impl Lane {
             }
             Phase::Contending(contending) if contending.due <= now => {
                 let awaited = !self.queue.is_empty();
+                let is_first = own || contending.due + OWN_FIRST <= now;
                 match &contending.contender {
                     Contender::Inline(InlineAcquire { attempt, deadline })
-                        if awaited || deadline.is_some_and(|deadline| deadline <= now) =>
+                        if is_first
+                            && (awaited || deadline.is_some_and(|deadline| deadline <= now)) =>
                     {
                         let attempt = Arc::clone(attempt);
                         contending.due = now + TAKE_OVER;

@@ -40,8 +40,8 @@ impl Lane {
                 // Without an attempt until its deadline, the waiter is behind others.
                 self.contend(Seen::Busy(now), Yielded::TO_QUEUE, home, now, effects);
             }
-            // The first waiter sets a deadline for the inline acquire, which may not be polled any more. If that has an
-            // earlier one, it keeps it.
+            // The first waiter sets a deadline for the inline acquire, which may not be polled any more. An earlier
+            // deadline of the acquire itself stays in force.
             Phase::Contending(Contending {
                 contender: Contender::Inline(inline),
                 due,

@@ -35,7 +35,7 @@ impl Lease {
     /// the reply to a renewal.
     pub(in crate::lock) fn may_be_joined(&self, terms: Terms, now: Moment) -> bool {
         let mut least_left = LEAST_LEFT.min(terms.ttl / RENEW_AT);
-        // More than this is left of a lease that is renewed, however long that of the further owner is.
+        // Between renewals, a renewed lease normally has more than this left, whatever TTL the further owner asks for.
         if self.is_renewed() {
             least_left = least_left.min(self.ttl / RENEW_AT);
         }

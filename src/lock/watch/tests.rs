@@ -24,7 +24,7 @@ fn subscribed_once() -> (LockManager, Arc<Engine>, HintSender) {
     (locks, engine, sender)
 }
 
-/// Returns whether the transfer to the lease with this number is left.
+/// Returns `true` if the transfer to the lease with this number is left.
 async fn is_left(engine: &Engine, sender: &HintSender, number: u64) -> bool {
     is_left_by(engine, sender, LeaseId::new(engine.id, number)).await
 }
@@ -58,7 +58,7 @@ async fn transfer_to_lease_of_no_lane_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn transfer_to_permit_is_left_if_no_owner_has_it() {
+async fn transfer_to_permit_of_no_owner_is_left() {
     let (locks, engine, sender) = subscribed_once();
     let permits = [(); 2].map(|()| locks.acquire(key()).permits(2).into_future());
     let permits = futures_util::future::try_join_all(permits)

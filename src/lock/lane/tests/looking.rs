@@ -55,6 +55,27 @@ fn unpolled_attempt_is_taken_over_for_waiter() {
     }
 }
 
+/// A waiter of another runtime left, and its watchdog still looks at the time that was set for it.
+#[test]
+fn runtime_of_unpolled_attempt_takes_over_first() {
+    let (mut lane, attempt) = TestLane::attempting(claim(1, RENEWED));
+    let from_there = |ticket| Claim {
+        home: elsewhere(),
+        ..claim(ticket, RENEWED)
+    };
+    drop(lane.enqueue(from_there(2)));
+    lane.pass(OWN_FIRST);
+    assert!(lane.lane.leave(2).is_some());
+    drop(lane.enqueue(from_there(3)));
+    lane.pass(TAKE_OVER - OWN_FIRST);
+    assert!(
+        lane.look(elsewhere()).1.is_empty(),
+        "the other one is first"
+    );
+    let (taken, home) = take_over(lane.look(here()).1);
+    assert!(Arc::ptr_eq(&taken, &attempt) && home == here());
+}
+
 #[test]
 fn later_waiters_delay_no_take_over() {
     let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
