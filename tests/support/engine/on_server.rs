@@ -57,7 +57,9 @@ pub(crate) async fn nothing_is_left(
             return;
         }
         if late {
-            let queues = keys.lines().filter(|key| key.ends_with("%queue"));
+            let queues = keys
+                .lines()
+                .filter(|key| key.ends_with("%queue") || key.ends_with("%tagged-queue"));
             let members = |queue| server.cli(&["ZRANGE", queue, "0", "-1", "WITHSCORES"]);
             let queues: Vec<String> = queues.map(members).collect();
             panic!("{case:?}: left after {patience:?}: {snapshots:?}, {keys:?}, queues {queues:?}");

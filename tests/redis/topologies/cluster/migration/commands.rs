@@ -102,7 +102,7 @@ async fn place_in_moving_slot_is_removed() {
         let acquire = AcquireRequest::new(other.clone(), left, PATIENCE);
         backend.try_acquire(&acquire).await.unwrap();
     }
-    moving.move_names("%queue");
+    moving.move_names("%tagged-queue");
     let release = |lease| [Release::new(key.clone(), lease)];
     // The moving slot affects no other key of the batch, on the same node.
     let batch = [&others[0], &key, &others[1]].map(|key| Release::new(key.clone(), left));
