@@ -79,6 +79,16 @@ pub fn acquire() -> Acquire {
     }
 }
 
+/// Returns an actor in the first runtime of a process.
+fn actor(manager: usize, start: u64, steps: Vec<Step>) -> Actor {
+    Actor {
+        manager,
+        runtime: 0,
+        start,
+        steps,
+    }
+}
+
 fn item(manager: u128, ttl: i64) -> Item {
     let manager = uuid::Uuid::from_u128(manager);
     Item {

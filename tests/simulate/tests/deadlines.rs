@@ -1,7 +1,7 @@
 //! Acquires that end at their deadlines.
 
-use super::{acquire, plan};
-use crate::plan::{Acquire, Actor, Fate, Owner, Step, Wait};
+use super::{acquire, actor, plan};
+use crate::plan::{Acquire, Fate, Owner, Step, Wait};
 use crate::run::run;
 
 #[test]
@@ -13,12 +13,6 @@ fn first_attempt_beside_dropped_waiter_ends_in_time() {
             fate,
             ..acquire()
         })
-    };
-    let actor = |manager, start, steps| Actor {
-        manager,
-        runtime: 0,
-        start,
-        steps,
     };
     let mut plan = plan();
     plan.seed = 351_518;

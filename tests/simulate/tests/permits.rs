@@ -1,8 +1,8 @@
 //! Permits of the plans.
 
 use super::shared::count;
-use super::{acquire, plan};
-use crate::plan::{Acquire, Actor, Owner, Step, Wait};
+use super::{acquire, actor, plan};
+use crate::plan::{Acquire, Owner, Step, Wait};
 use crate::run::run;
 
 #[test]
@@ -30,12 +30,6 @@ fn owner_keeps_permit_of_its_failed_acquire() {
             ..acquire()
         })
     };
-    let actor = |start, steps| Actor {
-        manager: 0,
-        runtime: 0,
-        start,
-        steps,
-    };
     let exclusive = Step::Acquire(Acquire {
         keys: vec![1],
         ..acquire()
@@ -49,10 +43,10 @@ fn owner_keeps_permit_of_its_failed_acquire() {
     plan.managers[0].watchdog = 60;
     let one = Owner::Shared(1);
     plan.actors = vec![
-        actor(8, vec![exclusive, Step::Block(127)]),
-        actor(24, vec![permits(&[1], 1, one, Wait::Never)]),
-        actor(1, vec![permits(&[0, 1], 4, one, Wait::For(190))]),
-        actor(49, vec![permits(&[1], 2, Owner::Fresh, Wait::Never)]),
+        actor(0, 8, vec![exclusive, Step::Block(127)]),
+        actor(0, 24, vec![permits(&[1], 1, one, Wait::Never)]),
+        actor(0, 1, vec![permits(&[0, 1], 4, one, Wait::For(190))]),
+        actor(0, 49, vec![permits(&[1], 2, Owner::Fresh, Wait::Never)]),
     ];
     let ran = run(&plan, true);
     let trace = ran.trace.join("\n");

@@ -1,8 +1,8 @@
 //! Shared acquires of the plans.
 
-use super::{acquire, plan};
+use super::{acquire, actor, plan};
 use crate::draw::{Weights, draw};
-use crate::plan::{Acquire, Actor, Owner, Step};
+use crate::plan::{Acquire, Owner, Step};
 use crate::run::run;
 
 /// How many of the first seeds have a line with all of these parts in their traces.
@@ -48,21 +48,17 @@ fn owner_with_lost_holds_joins_shared_lease_again() {
             ..acquire()
         })
     };
-    let actor = |start, steps| Actor {
-        manager: 0,
-        runtime: 0,
-        start,
-        steps,
-    };
     let mut plan = plan();
     plan.keys = 2;
     plan.managers.truncate(1);
     plan.actors = vec![
         actor(
+            0,
             1,
             vec![shared(&[0, 1], Owner::Fresh, None), Step::Pause(1_000)],
         ),
         actor(
+            0,
             10,
             vec![
                 shared(&[0], Owner::Fresh, Some(75)),
