@@ -7,7 +7,8 @@
 //! | `task` | the task that owns the connection |
 //! | `rejections` | the rejected channels and their backoff |
 //! | `subscribe` | begins and ends the subscriptions to channels |
-//! | `topics` | the watched channels and their waiters |
+//! | `topic` | one watched channel: its waiters, managers and unread transfers |
+//! | `topics` | all watched channels: what to subscribe to and to leave, and where a message goes |
 //! | `subscription` | the channels of one lock, and its waiters |
 //! | `pub_sub` | the commands of plain and of sharded channels |
 //! | `publish` | the kind of messages, as the program selects it |
@@ -22,6 +23,7 @@ mod shared;
 mod subscribe;
 mod subscription;
 mod task;
+mod topic;
 mod topics;
 
 pub use publish::Publish;
