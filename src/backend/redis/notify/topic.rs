@@ -22,8 +22,8 @@ pub(super) struct Manager {
     pub(super) id: Uuid,
     /// The sender of its last watcher, which may have left.
     last: HintSender,
-    /// The last transfer without a watcher. A release can enter a place in the queue for the next waiter, and the
-    /// transfer can arrive before that one watches.
+    /// The last transfer that no watcher received. A release can enter a place in the queue for the next waiter, and
+    /// the transfer can arrive before that one watches.
     unclaimed: Option<Hint>,
 }
 
@@ -77,17 +77,16 @@ impl Topic {
     pub(super) fn transferred(&mut self, lease: LeaseId, hint: Hint) -> Option<Unread> {
         let id = lease.manager();
         let own = (self.waiters.iter()).filter(|it| it.manager == Some(id) && !it.is_closed());
-        let (mut is_watched, mut is_received, mut unread) = (false, false, None);
+        let (mut is_received, mut unread) = (false, None);
         for watcher in own {
             let not_received = watcher.sender.offer(hint);
-            is_watched = true;
             if not_received != Some(hint) {
                 is_received = true;
                 unread = unread.or(not_received);
             }
         }
         let manager = self.manager(id)?;
-        if !is_watched {
+        if !is_received {
             manager.unclaimed = Some(hint);
         }
         let transfer = if is_received { unread? } else { hint };
@@ -108,3 +107,6 @@ impl Topic {
         self.waiters.iter().for_each(|it| it.sender.send(hint));
     }
 }
+
+#[cfg(test)]
+mod tests;
