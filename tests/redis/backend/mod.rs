@@ -3,6 +3,7 @@
 mod client;
 mod conformance;
 mod connections;
+pub(crate) mod contract;
 mod format;
 mod rejected;
 mod settings;

@@ -170,7 +170,7 @@ async fn only_own_lease_ends_hold() {
 }
 
 #[tokio::test]
-async fn hung_processes_together_delay_others_by_seconds() {
+async fn hung_processes_together_delay_others_by_4_5_s() {
     let server = RedisServer::start();
     let processes = queue(&server, 10).await;
     // All but the last hang with open connections: they neither refresh nor confirm.
@@ -180,8 +180,8 @@ async fn hung_processes_together_delay_others_by_seconds() {
     while !last.is_granted().await {
         sleep(50 * MS).await;
     }
-    // A deadline and one unconfirmed transfer, and an allowance for a busy machine.
-    assert!(released.elapsed() < 6 * SECOND, "{:?}", released.elapsed());
+    // The places of 3 s, and one unconfirmed transfer of 1.5 s.
+    assert!(released.elapsed() < 4_500 * MS, "{:?}", released.elapsed());
 }
 
 #[tokio::test]

@@ -5,11 +5,12 @@ use std::future::IntoFuture as _;
 use deadpool_redis::{Config, Runtime};
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
-use tower_lock::backend::{AcquireRequest, Hints, LeaseId, Release, conformance};
+use tower_lock::backend::{AcquireRequest, Hints, LeaseId, Release};
 use tower_lock::{Backend as _, LockKey};
 use uuid::Uuid;
 
 use super::{SHORT, at, builder, refusal, sentinel_of};
+use crate::backend::contract::passes_conformance;
 use crate::support::cluster::add_all_slots;
 use crate::support::engine::{
     PATIENCE, SECOND, eventually, manager_from, nothing_is_left, subscribers,
@@ -21,7 +22,7 @@ async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
         builder().connect().await.unwrap(),
         builder().connect().await.unwrap(),
     );
-    conformance::all(&one, &other).await;
+    passes_conformance(&one, &other).await;
 }
 
 async fn hinted(hints: &mut Hints) {

@@ -5,15 +5,12 @@ use std::future::IntoFuture as _;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::Publish;
-use tower_lock::backend::{
-    AcquireRequest, Acquired, ContendRequest, Contended, LeaseId, Release, Released, conformance,
-};
 use tower_lock::{
     Backend as _, ConnectError, ErrorKind, LockKey, LockKeys, LockManager, RedisBackend,
 };
-use uuid::Uuid;
 
 use super::support::{LONG, SHORT, has_subscriptions, key_of_each, nothing_is_left, waiter};
+use crate::backend::contract::passes_conformance;
 use crate::support::cluster::Cluster;
 use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager, managers, within};
 use crate::support::process::version;
@@ -28,35 +25,7 @@ async fn keeps_the_contract(publish: Publish) {
     };
     let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
     assert_eq!(one.warnings(), <&[String]>::default());
-    conformance::all(&one, &other).await;
-    has_queue(&one, &other).await;
-}
-
-/// The conformance suite also passes without a queue.
-async fn has_queue(one: &RedisBackend, other: &RedisBackend) {
-    let key = LockKey::new("queued");
-    let [holder, waiter] = [1, 2].map(|number| LeaseId::new(Uuid::new_v4(), number));
-    let acquire = AcquireRequest::new(key.clone(), holder, LONG);
-    let acquired = one.try_acquire(&acquire).await.unwrap();
-    assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
-    let contend = ContendRequest::new(key.clone(), waiter, LONG, true);
-    let waiting = other.contend(&contend).await.unwrap();
-    assert!(
-        matches!(
-            waiting,
-            Contended::Waiting {
-                queued: Some(1),
-                ..
-            }
-        ),
-        "{waiting:?}"
-    );
-    let held = one.inspect(&key).await.unwrap().unwrap();
-    assert_eq!(held.queued, 1);
-    let release = [Release::new(key, holder)];
-    let released = one.release(&release).await.remove(0).unwrap();
-    // It polls: nothing subscribes.
-    assert_eq!(released, Released::Transferred);
+    passes_conformance(&one, &other).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,10 @@
 //! Sentinels that die, hang or disagree, and their settings.
 
 use tokio::time::{Instant, timeout};
-use tower_lock::backend::conformance;
 use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
 
 use super::support::{GIVEN_BACK, NEXT_GRANT, SHORT, replicated, url, waiter};
+use crate::backend::contract::passes_conformance;
 use crate::support::engine::{
     MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, managers, nothing_is_left, pttl,
     subscribers, within,
@@ -22,7 +22,7 @@ async fn sentinel_primary_passes_conformance() {
     };
     let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
     assert_eq!(one.warnings(), <&[String]>::default());
-    conformance::all(&one, &other).await;
+    passes_conformance(&one, &other).await;
 }
 
 #[derive(Debug, Clone, Copy)]

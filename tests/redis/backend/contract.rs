@@ -1,0 +1,42 @@
+//! The contract of a backend with a queue.
+
+use tower_lock::backend::{
+    AcquireRequest, Acquired, ContendRequest, Contended, LeaseId, Release, Released, conformance,
+};
+use tower_lock::{Backend as _, LockKey, RedisBackend};
+use uuid::Uuid;
+
+use crate::support::engine::PATIENCE;
+
+/// Checks the contract, and that the backend has a queue.
+pub(crate) async fn passes_conformance(one: &RedisBackend, other: &RedisBackend) {
+    conformance::all(one, other).await;
+    has_queue(one, other).await;
+}
+
+/// The conformance suite also passes without a queue.
+async fn has_queue(one: &RedisBackend, other: &RedisBackend) {
+    let key = LockKey::new("queued");
+    let [holder, waiter] = [1, 2].map(|number| LeaseId::new(Uuid::new_v4(), number));
+    let acquire = AcquireRequest::new(key.clone(), holder, PATIENCE);
+    let acquired = one.try_acquire(&acquire).await.unwrap();
+    assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
+    let contend = ContendRequest::new(key.clone(), waiter, PATIENCE, true);
+    let waiting = other.contend(&contend).await.unwrap();
+    assert!(
+        matches!(
+            waiting,
+            Contended::Waiting {
+                queued: Some(1),
+                ..
+            }
+        ),
+        "{waiting:?}"
+    );
+    let held = one.inspect(&key).await.unwrap().unwrap();
+    assert_eq!(held.queued, 1);
+    let release = [Release::new(key, holder)];
+    let released = one.release(&release).await.remove(0).unwrap();
+    // It polls: nothing subscribes.
+    assert_eq!(released, Released::Transferred);
+}
