@@ -178,7 +178,7 @@ pub struct Store {
     has_queue: bool,
     /// How far the clock is ahead of the time of the simulation.
     steps: Time,
-    stepped_back: bool,
+    pub stepped_back: bool,
     /// By key: when a lease last ended earlier than promised.
     pub broken_at: BTreeMap<usize, Time>,
 }

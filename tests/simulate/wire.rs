@@ -56,8 +56,12 @@ impl Wire {
     }
 
     async fn call(&self, command: Command, items: Vec<Item>) -> Vec<Result<Outcome, BackendError>> {
-        let sent = items.clone();
         let count = items.len();
+        let mut sent = Sent {
+            wire: self,
+            command,
+            items: items.clone(),
+        };
         let deadline = Instant::now() + duration(RESPONSE_TIMEOUT);
         let reply = self.environment.send(self.manager, command, items);
         let reply = match timeout_at(deadline, reply).await {
@@ -69,7 +73,7 @@ impl Wire {
             }
             Err(_) => vec![Err(Failure::Unknown); count],
         };
-        for (item, outcome) in sent.iter().zip(&reply) {
+        for (item, outcome) in std::mem::take(&mut sent.items).iter().zip(&reply) {
             let mut store = self.environment.store.lock().unwrap();
             let now = self.environment.now();
             store.answered(command, item, outcome.ok(), now);
@@ -91,6 +95,25 @@ impl Wire {
     async fn one(&self, command: Command, item: Item) -> Result<Outcome, BackendError> {
         let mut reply = self.call(command, vec![item]).await;
         reply.remove(0)
+    }
+}
+
+/// A command in flight. If its task ends before it reads the reply, its process cannot know the outcome.
+struct Sent<'a> {
+    wire: &'a Wire,
+    command: Command,
+    /// None, once the reply was read.
+    items: Vec<Item>,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let environment = &self.wire.environment;
+        let now = environment.now();
+        for item in &self.items {
+            let mut store = environment.store.lock().unwrap();
+            store.answered(self.command, item, None, now);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Releases whose replies are late.
 
-use super::{acquire, plan};
+use super::{acquire, actor, plan};
 use crate::plan::{Acquire, Actor, Command, Event, Plan, Release, Step, Trouble, Wait, What};
 use crate::run::run;
 
@@ -107,4 +107,102 @@ fn release_over_suspend_ends_by_clock_of_caller() {
     let trace = ran.trace.join("\n");
     assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
     assert!(trace.contains("EVENT Suspend"), "{trace}");
+}
+
+/// A renewal that hangs takes effect after the clock of the store stepped back. Its process ends its releases when the
+/// lease must have expired, and the next step prolongs the lease.
+#[test]
+fn lease_may_outlast_releases_if_clock_steps_back() {
+    let trouble = |kind, pause| What::Trouble {
+        manager: None,
+        key: None,
+        command: None,
+        pause,
+        share: 100,
+        kind,
+    };
+    let events = [
+        (290, trouble(Trouble::Stopped, 1_333)),
+        (650, What::StepBack(1_388)),
+        (1_247, trouble(Trouble::RequestLost, 2_053)),
+        (1_748, What::StepBack(2_000)),
+    ];
+    let mut managers = plan().managers;
+    managers.iter_mut().for_each(|it| it.watchdog = 600);
+    let ran = run(
+        &Plan {
+            length: 2_210,
+            managers,
+            actors: vec![holds(0, 0, 1, Wait::Never, 1_295)],
+            events: events.map(|(at, what)| Event { at, what }).to_vec(),
+            ..plan()
+        },
+        true,
+    );
+    let trace = ran.trace.join("\n");
+    assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
+    assert!(
+        trace.contains("#6 of m0 takes effect: Ok(Renewed)"),
+        "{trace}"
+    );
+}
+
+/// The runtime of a downgrade stops, and ends without reading the reply. Another runtime has released the lease before,
+/// and the process releases it again, because the downgrade may have come later.
+#[test]
+fn unread_reply_to_downgrade_is_unknown() {
+    let mut managers = plan().managers;
+    managers.truncate(1);
+    managers[0].runtimes = 2;
+    managers[0].watchdog = 600;
+    let other = Acquire {
+        keys: vec![0, 1, 2],
+        lease: Some(129),
+        ..acquire()
+    };
+    let downgraded = Acquire {
+        keys: vec![1],
+        ..acquire()
+    };
+    let stopped = What::Trouble {
+        manager: None,
+        key: None,
+        command: Some(Command::Downgrade),
+        pause: 1_402,
+        share: 100,
+        kind: Trouble::Stopped,
+    };
+    let stop = What::Stop {
+        manager: 0,
+        runtime: 1,
+    };
+    let events = [(490, stopped), (536, stop)];
+    let ran = run(
+        &Plan {
+            length: 4_003,
+            keys: 3,
+            grouped: true,
+            managers,
+            actors: vec![
+                Actor {
+                    manager: 0,
+                    runtime: 1,
+                    start: 15,
+                    steps: vec![
+                        Step::Acquire(downgraded),
+                        Step::Pause(356),
+                        Step::Downgrade(5),
+                    ],
+                },
+                actor(0, 5, vec![Step::Acquire(other), Step::Pause(1_130)]),
+            ],
+            events: events.map(|(at, what)| Event { at, what }).to_vec(),
+            ..plan()
+        },
+        true,
+    );
+    let trace = ran.trace.join("\n");
+    assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
+    let releases = trace.matches(" Release k1 Some(14)").count();
+    assert_eq!(releases, 3, "{trace}");
 }
