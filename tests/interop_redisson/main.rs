@@ -48,6 +48,9 @@ fn main() -> ExitCode {
             rows.append(&mut on_one_server(version).await);
             rows.append(&mut behind_sentinel(version).await);
             rows.append(&mut in_a_cluster(version).await);
+            if publishes_plain(version) {
+                rows.append(&mut with_plain_messages(version).await);
+            }
         }
         rows
     });
@@ -92,20 +95,22 @@ async fn behind_sentinel(version: &'static str) -> Vec<Row> {
 
 /// Since 3.22, Redisson publishes sharded messages in a Cluster, as this crate does. Before, it published
 /// plain ones.
+fn publishes_plain(version: &str) -> bool {
+    version == "3.16.8"
+}
+
+/// Servers cannot count the plain subscribers of a Cluster. Java then has a turn at this interval, not in each round.
+const TURNS_OF_PLAIN: Duration = Duration::from_millis(500);
+
 async fn in_a_cluster(version: &'static str) -> Vec<Row> {
-    let publish = match version {
-        "3.16.8" => Publish::Both,
-        _ => Publish::Auto,
+    let (publish, turns) = match publishes_plain(version) {
+        true => (Publish::Both, TURNS_OF_PLAIN),
+        false => (Publish::Auto, Duration::ZERO),
     };
     let mut sides = Sides::new(version, Store::Cluster(Cluster::start()), publish);
     cases::exclusion(&mut sides, 1, 1, 25).await;
     cases::wake_ups(&mut sides).await;
-    // Servers cannot count the plain subscribers of a Cluster. Java then has a turn every 500 ms, not in each round.
-    let pause = match publish {
-        Publish::Both => Duration::from_millis(500),
-        _ => Duration::ZERO,
-    };
-    turns::among_busy_managers(&mut sides, 2, pause).await;
+    turns::among_busy_managers(&mut sides, 2, turns).await;
     cases::crashes(&mut sides).await;
     cases::names(&mut sides).await;
     shared::excluded(&mut sides).await;
@@ -114,5 +119,15 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     if publish == Publish::Auto {
         shared::writers_among_readers(&mut sides).await;
     }
+    sides.rows
+}
+
+/// All clients of the Cluster are older than sharded messages.
+async fn with_plain_messages(version: &'static str) -> Vec<Row> {
+    let store = Store::Cluster(Cluster::start());
+    let mut sides = Sides::new(version, store, Publish::Plain);
+    cases::exclusion(&mut sides, 1, 1, 25).await;
+    cases::wake_ups(&mut sides).await;
+    turns::among_busy_managers(&mut sides, 2, TURNS_OF_PLAIN).await;
     sides.rows
 }

@@ -150,7 +150,10 @@ impl Sides {
         let place = match self.store {
             Store::Single(_) => "one server",
             Store::Sentinel(_) => "Sentinel",
-            Store::Cluster(_) => "Cluster",
+            Store::Cluster(_) => match self.publish {
+                Publish::Plain => "Cluster, plain messages",
+                _ => "Cluster",
+            },
         };
         println!("{case}, {version}, {place}, {direction}: {result}");
         self.rows.push(Row {
