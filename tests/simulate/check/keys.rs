@@ -86,13 +86,12 @@ impl Environment {
         if seen.closing[record.manager] && all_running.is_none() {
             return;
         }
-        let troubled = seen.troubled[record.manager];
-        // Its process releases it until it must have expired, and it lasts longer if the clock went back.
-        let outlasts = self.store.lock().unwrap().stepped_back && now > record.valid_until;
-        if troubled > since && outlasts {
+        // Its process repeats a release until the lease must have expired. If the clock went back, the lease lasts longer.
+        let stepped_back = self.store.lock().unwrap().stepped_back;
+        if stepped_back && record.failed.is_some() && now > record.valid_until {
             return;
         }
-        let since = since.max(running).max(troubled);
+        let since = since.max(running).max(seen.troubled[record.manager]);
         let prompt = self.prompt_since(seen, record.manager, key);
         let prompt = prompt.map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
         let latest = since + limit;
