@@ -8,7 +8,9 @@ use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
-use tower_lock::backend::{AcquireRequest, Acquired, Backend, BackendErrorKind, Released, Renewed};
+use tower_lock::backend::{
+    AcquireRequest, Acquired, Backend, BackendErrorKind, ContendRequest, Release, Released, Renewed,
+};
 
 use super::client::{
     MANAGER, PATIENCE, TTL, connect, connections, grant, hinted, lease, release, renew, stranger,
@@ -194,6 +196,46 @@ async fn overtaken_acquire_is_released_on_its_connection() {
     })
     .await;
     assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
+}
+
+/// The connection of the `contend` hangs, and its replacement does not. The engine's `leave` overtakes the `contend`, so
+/// only a `leave` queued on the same connection can undo it.
+#[tokio::test]
+async fn overtaken_contend_is_left_on_its_connection() {
+    const QUEUE: &str = "lock:{lock:late}%queue";
+    for held in [false, true] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.port()).await;
+        let builder = RedisBackend::builder(proxy.url());
+        let builder = builder.response_timeout(Duration::from_millis(200));
+        let backend = builder.connect().await.unwrap();
+        grant(&backend, "before").await;
+        if held {
+            server.cli(&["HSET", "lock:late", &stranger().to_string(), "1"]);
+            server.cli(&["PEXPIRE", "lock:late", "60000"]);
+        }
+        proxy.freeze();
+        let key = LockKey::new("late");
+        let request = ContendRequest::new(key.clone(), lease(), TTL, false);
+        let error = backend.contend(&request).await.unwrap_err();
+        assert!(error.may_have_taken_effect(), "{}", debug_chain(&error));
+        let leave = [Release::new(key, lease())];
+        let overtaking = backend.leave(&leave).await.remove(0).unwrap();
+        assert_eq!(overtaking, Released::NotHeld, "on the replacement");
+        let contends = || server.calls("zadd") + server.calls("incrby");
+        let before = contends();
+        proxy.thaw();
+        eventually("the late contend took effect", || contends() > before).await;
+        let entered = Instant::now();
+        eventually("the late contend was left", || {
+            let own = server.cli(&["HEXISTS", "lock:late", &lease().to_string()]);
+            own == "0" && server.cli(&["EXISTS", QUEUE]) == "0"
+        })
+        .await;
+        // A place expires after 6 s.
+        assert!(entered.elapsed() < Duration::from_secs(3));
+        assert_eq!(server.cli(&["EXISTS", "lock:late"]) == "1", held);
+    }
 }
 
 #[tokio::test]
