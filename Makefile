@@ -123,6 +123,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
+	$(CARGO) clippy --manifest-path benches/compare/Cargo.toml --all-targets --locked -- -D warnings
 	$(CARGO) clippy --all-features --test browser --test chaos --test faults --test processes --test interop_redisson -- -D warnings
 	RUSTDOC=$(CURDIR)/.ci/rustdoc RUSTDOCFLAGS='-D warnings --cfg docsrs' $(CARGO) doc --all-features --no-deps
 
