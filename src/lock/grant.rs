@@ -1,6 +1,6 @@
 //! One fresh grant of one key: its token, its deadlines and its loss.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -27,8 +27,8 @@ pub(super) struct Grant {
     waited: Span,
     via: Via,
     mode: Mode,
-    /// Whether the owner made its exclusive lock a shared one.
-    is_downgraded: AtomicBool,
+    /// How far the owner has made its exclusive lock a shared one.
+    downgrade: AtomicU8,
     name: Name,
     /// The span of the acquire of the first hold.
     span: RequestSpan,
@@ -57,6 +57,11 @@ struct MoreListeners {
     wakers: Vec<(u64, Waker)>,
 }
 
+/// The states of a downgrade.
+const NOT_SENT: u8 = 0;
+const SENT: u8 = 1;
+const DOWNGRADED: u8 = 2;
+
 /// The states of a grant's offer to its acquire.
 const OFFERED: u8 = 0;
 const PICKED_UP: u8 = 1;
@@ -84,7 +89,7 @@ impl Grant {
             waited: now.span_since(claim.since),
             via,
             mode: claim.terms.mode,
-            is_downgraded: AtomicBool::new(false),
+            downgrade: AtomicU8::new(NOT_SENT),
             name: claim.name,
             span: claim.span,
             lease_until: AtomicMoment::new(lease_until),
@@ -120,18 +125,35 @@ impl Grant {
         self.span
     }
 
+    /// Returns the mode by the replies of the backend.
     pub(super) fn mode(&self) -> Mode {
-        match self.is_downgraded.load(Ordering::Acquire) {
-            true => Mode::Shared,
-            false => self.mode,
+        match self.downgrade.load(Ordering::Acquire) {
+            DOWNGRADED => Mode::Shared,
+            _ => self.mode,
         }
     }
 
+    /// Returns the mode that the owner may rely on. While a downgrade is in flight, the lock may be shared already.
+    pub(super) fn certain_mode(&self) -> Mode {
+        match self.downgrade.load(Ordering::Acquire) {
+            NOT_SENT => self.mode,
+            _ => Mode::Shared,
+        }
+    }
+
+    pub(super) fn downgrade_sent(&self) {
+        self.downgrade.store(SENT, Ordering::Release);
+    }
+
+    pub(super) fn downgrade_refused(&self) {
+        self.downgrade.store(NOT_SENT, Ordering::Release);
+    }
+
     /// The grant is shared from now on, under this token. Called under the mutex of the lane.
-    pub(super) fn downgrade(&self, token: FencingToken) {
+    pub(super) fn downgraded(&self, token: FencingToken) {
         // A caller that observes the mode also observes the token.
         self.token.store(token.get(), Ordering::Release);
-        self.is_downgraded.store(true, Ordering::Release);
+        self.downgrade.store(DOWNGRADED, Ordering::Release);
     }
 
     /// Returns how long the acquire of the first hold waited.

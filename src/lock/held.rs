@@ -67,12 +67,17 @@ impl Held {
     }
 
     /// Returns how this owner holds the lock. With several keys, returns [`Mode::Exclusive`] if one of them is held
-    /// exclusively.
+    /// exclusively. While a [`downgrade`](super::LockGuard::downgrade) is in flight, returns [`Mode::Shared`], because
+    /// others may share the lock already.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        let mut modes = self.grants.as_slice().iter().map(|grant| grant.mode());
+        let mut modes = self
+            .grants
+            .as_slice()
+            .iter()
+            .map(|grant| grant.certain_mode());
         let exclusive = modes.find(|mode| *mode == Mode::Exclusive);
-        exclusive.unwrap_or_else(|| self.grants.first().mode())
+        exclusive.unwrap_or_else(|| self.grants.first().certain_mode())
     }
 
     /// Returns the number of guards by which this owner holds the lock, or 0 after the release. With

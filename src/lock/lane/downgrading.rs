@@ -99,6 +99,7 @@ impl Lane {
             Some(Tenure { lease, .. }) if lease.is_in_flight() => Turn::Wait,
             Some(tenure) if tenure.is_held(now) => {
                 let ttl = tenure.lease.start_downgrade(now);
+                grant.downgrade_sent();
                 Turn::Send(tenure.lease.number(), Span::new(ttl))
             }
             _ => Turn::Over,
@@ -141,6 +142,7 @@ impl Lane {
                     }
                     Err(error) => {
                         tenure.lease.downgrade_refused(now);
+                        grant.downgrade_refused();
                         tenure.first.end_downgrade();
                         return Err(error.into());
                     }
@@ -149,7 +151,7 @@ impl Lane {
                     .lease
                     .downgraded(counter, downgrade.ttl, sent_at, now);
                 tenure.first.end_downgrade();
-                grant.downgrade(tenure.lease.token());
+                grant.downgraded(tenure.lease.token());
                 tenure.extend_grants();
                 tenure.set_wanted(false, sent_at);
                 self.admit(&downgrade.key, now, effects);

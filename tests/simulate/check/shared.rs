@@ -208,7 +208,8 @@ impl Environment {
         }
     }
 
-    /// A guard has the modes that were asked for. Its owner may hold a key exclusively that it asks for shared.
+    /// A guard has the modes that were asked for. Its owner may hold a key exclusively that it asks for shared; the guard
+    /// is shared then if a downgrade is in flight.
     pub fn check_modes(&self, waiter: &Waiter, held: &Held, modes: &[Mode]) {
         let id = waiter.id;
         let may_be = |(key, mode): (&usize, &Mode)| match waiter.mode(*key) {
@@ -219,8 +220,10 @@ impl Environment {
             true => Mode::Exclusive,
             false => modes.first().copied().unwrap_or(Mode::Exclusive),
         };
-        if !waiter.keys.iter().zip(modes).all(may_be) || held.mode() != all {
-            let mode = held.mode();
+        let mode = held.mode();
+        let asks_shared = |key: &usize| waiter.mode(*key) == Mode::Shared;
+        let all_shared = mode == Mode::Shared && waiter.keys.iter().all(asks_shared);
+        if !waiter.keys.iter().zip(modes).all(may_be) || mode != all && !all_shared {
             self.violate(Invariant::Mode, || {
                 format!("w{id} receives a guard of mode {mode:?} with leases of {modes:?}")
             });
