@@ -81,7 +81,7 @@
 //! - *Mutual exclusion.* At most one owner holds a key at a time, in all processes on the same backend. A request is
 //!   an owner. It re-enters the locks that it holds in nested layers and extractors, and in an
 //!   [`acquire`](LockManager::acquire) that names its [`owner`](Acquire::owner). [Shared](Acquire::shared) locks exclude
-//!   exclusive ones only, and at most `n` owners of [`permits(n)`](Acquire::permits) hold a key.
+//!   only exclusive locks. A permit of [`permits(n)`](Acquire::permits) is granted while fewer than `n` are held.
 //! - *Renewal.* A lock is renewed while it is held. A layer releases it after [`max_hold`](LockLayer::max_hold), 5 min
 //!   by default. A lock with a fixed [`lease`](Acquire::lease) is not renewed.
 //! - *Expiry.* If the process of a holder ends, the lock is free after the

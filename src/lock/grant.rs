@@ -27,7 +27,7 @@ pub(super) struct Grant {
     waited: Span,
     via: Via,
     mode: Mode,
-    /// How far the owner has made its exclusive lock a shared one.
+    /// The state of the downgrade.
     downgrade: AtomicU8,
     name: Name,
     /// The span of the acquire of the first hold.
@@ -125,7 +125,7 @@ impl Grant {
         self.span
     }
 
-    /// Returns the mode by the replies of the backend.
+    /// Returns the mode that the last reply confirmed.
     pub(super) fn mode(&self) -> Mode {
         match self.downgrade.load(Ordering::Acquire) {
             DOWNGRADED => Mode::Shared,
@@ -133,7 +133,7 @@ impl Grant {
         }
     }
 
-    /// Returns the mode that the owner may rely on. While a downgrade is in flight, the lock may be shared already.
+    /// Returns the weakest mode that the lock may have. During a downgrade, it may be shared already.
     pub(super) fn certain_mode(&self) -> Mode {
         match self.downgrade.load(Ordering::Acquire) {
             NOT_SENT => self.mode,
@@ -141,6 +141,7 @@ impl Grant {
         }
     }
 
+    /// Called under the mutex of the lane, as the next two.
     pub(super) fn downgrade_sent(&self) {
         self.downgrade.store(SENT, Ordering::Release);
     }
@@ -149,7 +150,7 @@ impl Grant {
         self.downgrade.store(NOT_SENT, Ordering::Release);
     }
 
-    /// The grant is shared from now on, under this token. Called under the mutex of the lane.
+    /// The grant is shared from now on, under this token.
     pub(super) fn downgraded(&self, token: FencingToken) {
         // A caller that observes the mode also observes the token.
         self.token.store(token.get(), Ordering::Release);

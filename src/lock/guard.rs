@@ -312,8 +312,8 @@ impl LockGuard {
     ///
     /// With these errors, each key is exclusive as before, or shared if its own command has succeeded:
     ///
-    /// - [`InvalidOption`](ErrorKind::InvalidOption) if the owner has another hold, or if the guard has a permit. The
-    ///   source states what to do.
+    /// - [`InvalidOption`](ErrorKind::InvalidOption) if the owner has another hold, if the guard has a permit, or while
+    ///   the downgrade of another guard of the owner, which was dropped, is in flight. The source states what to do.
     /// - [`Unsupported`](ErrorKind::Unsupported) if the backend has no shared locks.
     /// - [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured) or
     ///   [`KeyConflict`](ErrorKind::KeyConflict) if the backend rejects the command, or outside a runtime.

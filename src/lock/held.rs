@@ -67,8 +67,8 @@ impl Held {
     }
 
     /// Returns how this owner holds the lock. With several keys, returns [`Mode::Exclusive`] if one of them is held
-    /// exclusively. While a [`downgrade`](super::LockGuard::downgrade) is in flight, returns [`Mode::Shared`], because
-    /// others may share the lock already.
+    /// exclusively. A key counts as shared from the command of a [`downgrade`](super::LockGuard::downgrade) on, unless the
+    /// backend rejects it: other owners may share the key before the reply.
     #[must_use]
     pub fn mode(&self) -> Mode {
         let mut modes = self

@@ -5,6 +5,7 @@ use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
 use futures_util::poll;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Memory, Mode, Modes,
@@ -360,10 +361,35 @@ async fn owner_nests_shared_holds_during_downgrade() {
     assert_eq!(error.kind(), ErrorKind::Upgrade);
     let nested = locks.acquire("k").owner(owner).shared().no_wait();
     let nested = nested.await.unwrap();
+    // The task of the downgrade sends its command. The backend may apply it before its reply.
+    yield_now().await;
+    assert_eq!(nested.mode(), Mode::Shared);
     soon(downgrade).await.unwrap();
     assert_eq!((nested.mode(), nested.hold_count()), (Mode::Shared, 2));
     drop(guard);
     assert!(nested.is_held());
+}
+
+/// The guard of a downgrade is dropped in flight, and its owner has a nested one.
+#[tokio::test(start_paused = true)]
+async fn nested_downgrade_in_flight_states_remedy() {
+    let wire = Simulated::new(10 * MS);
+    let locks = manager_on(&wire);
+    let owner = locks.new_owner();
+    let mut guard = locks.acquire("k").owner(owner).await.unwrap();
+    assert!(poll!(Box::pin(guard.downgrade())).is_pending());
+    yield_now().await;
+    let nested = locks.acquire("k").owner(owner).shared().no_wait();
+    let mut nested = nested.await.unwrap();
+    drop(guard);
+    let error = nested.downgrade().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOption);
+    let source = error.source().unwrap().to_string();
+    assert!(source.contains("in flight"), "{source}");
+    sleep(SECOND).await;
+    nested.downgrade().await.unwrap();
+    let reader = soon(locks.acquire("k").shared()).await.unwrap();
+    assert!(nested.is_held() && nested.mode() == Mode::Shared && reader.is_held());
 }
 
 /// The first key is shared, and the guard is lost with the second one.

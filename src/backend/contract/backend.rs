@@ -266,8 +266,8 @@ pub trait Backend: Send + Sync + 'static {
     /// each release that leaves the key free. An attempt after a hint cannot miss a release. A store with a
     /// queue sends [`Hint::Transferred`] when it transfers the key to a lease of `manager`, and to no other
     /// manager. A transfer to the next lease of a [`release_or_keep`](Self::release_or_keep) with terms can arrive before
-    /// this call. The store keeps the last one of each manager, and sends it to the next watch. It may also send it to
-    /// the sender of a closed watch, whose manager then leaves the lease unless it waits under it.
+    /// this call. The store keeps the last one of each manager, and sends it to the next watch. The store may also send
+    /// the transfer to a closed watch. The manager then leaves the lease, unless it waits under it.
     ///
     /// [`Hint::Released`]: crate::backend::Hint::Released
     /// [`Hint::Transferred`]: crate::backend::Hint::Transferred

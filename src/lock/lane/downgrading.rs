@@ -52,8 +52,8 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// Returns [`Lost`](ErrorKind::Lost), or [`InvalidOption`](ErrorKind::InvalidOption) for a permit, and if the owner
-    /// has other holds.
+    /// Returns [`Lost`](ErrorKind::Lost), or [`InvalidOption`](ErrorKind::InvalidOption) for a permit, if the owner has
+    /// other holds, and during another downgrade.
     pub(in crate::lock) fn reserve_downgrade(
         &mut self,
         grant: &Arc<Grant>,
@@ -81,6 +81,12 @@ impl Lane {
             let problem =
                 format!("the owner holds the lock {holds} times: release the other guards");
             return invalid(problem);
+        }
+        // Of a guard that was dropped, while a nested one is left.
+        if holding.is_downgrading() {
+            return invalid(
+                "another downgrade of the lock is in flight: try again after it".into(),
+            );
         }
         holding.reserve_downgrade(wakeup);
         Ok(Reserved::Yes)

@@ -217,6 +217,22 @@ fn owner_gets_no_exclusive_hold_meanwhile() {
     assert_eq!((grant.mode(), grant.holds()), (Mode::Exclusive, 3));
 }
 
+/// The guard of the first downgrade is dropped, and a nested one is left.
+#[test]
+fn second_downgrade_in_flight_is_rejected() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let downgrade = lane.start_downgrade(&grant);
+    lane.nest(2, SHARED);
+    assert!(lane.release_hold(&grant, 1, None).is_empty());
+    assert_eq!(lane.reservation_fails(&grant, 2), ErrorKind::InvalidOption);
+    let exclusive = lane.enter(again(3, RENEWED));
+    assert!(matches!(exclusive, Entered::Rejected(_)), "{exclusive:?}");
+    let (outcome, _) = lane.downgraded(&grant, &downgrade, Ok(Downgraded::shared(200)));
+    assert_eq!(outcome, Ok(()));
+    let reserved = (lane.lane).reserve_downgrade(&grant, 2, Wakeup::default(), lane.now);
+    assert_eq!(reserved.unwrap(), Reserved::NotNeeded);
+}
+
 #[test]
 fn cancelled_downgrade_leaves_lease() {
     let (mut lane, grant) = TestLane::held(RENEWED);
