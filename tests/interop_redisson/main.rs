@@ -122,7 +122,7 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     sides.rows
 }
 
-/// All clients of the Cluster are older than sharded messages.
+/// No client of the Cluster supports sharded messages.
 async fn with_plain_messages(version: &'static str) -> Vec<Row> {
     let store = Store::Cluster(Cluster::start());
     let mut sides = Sides::new(version, store, Publish::Plain);

@@ -102,6 +102,8 @@ pub struct Record {
     pub found_absent: bool,
     /// It ended, or may end, earlier than promised: outside of A0.
     pub broken: bool,
+    /// The clock went back after the first command for it, so that it can last longer than its process knows.
+    pub stepped_back: bool,
     /// The runtime that is to return it; `None` if that cannot be known.
     pub home: Option<usize>,
     /// When the store last granted or kept it, or the message of its transfer arrived.
@@ -178,7 +180,7 @@ pub struct Store {
     has_queue: bool,
     /// How far the clock is ahead of the time of the simulation.
     steps: Time,
-    pub stepped_back: bool,
+    stepped_back: bool,
     /// By key: when a lease last ended earlier than promised.
     pub broken_at: BTreeMap<usize, Time>,
 }
@@ -266,6 +268,7 @@ impl Store {
             released: None,
             found_absent: false,
             broken: false,
+            stepped_back: false,
             home: None,
             decided: Time::MIN,
             waited: false,
@@ -286,6 +289,7 @@ impl Store {
         if outcome.is_none() {
             record.failed = Some(now);
         }
+        let ends = matches!(command, Command::Release | Command::Leave);
         match outcome {
             Some(
                 Outcome::Released { .. }
@@ -305,6 +309,8 @@ impl Store {
                 record.ended = true;
             }
             Some(Outcome::NotHeld) => record.gone = true,
+            // It revives no lease.
+            None if ends => {}
             // A late reply or none, after which the process cannot know.
             Some(Outcome::Renewed | Outcome::RenewedWanted | Outcome::Kept { .. }) | None => {
                 record.ended = false;

@@ -98,11 +98,11 @@ impl Wire {
     }
 }
 
-/// A command in flight. If its task ends before it reads the reply, its process cannot know the outcome.
+/// A command in flight. If its task ends before it reads the reply, the outcome is unknown to its process.
 struct Sent<'a> {
     wire: &'a Wire,
     command: Command,
-    /// None, once the reply was read.
+    /// Empty after the reply was read.
     items: Vec<Item>,
 }
 

@@ -37,6 +37,6 @@ async fn has_queue(one: &RedisBackend, other: &RedisBackend) {
     assert_eq!(held.queued, 1);
     let release = [Release::new(key, holder)];
     let released = one.release(&release).await.remove(0).unwrap();
-    // It polls: nothing subscribes.
+    // The waiter polls, because it has no subscription.
     assert_eq!(released, Released::Transferred);
 }

@@ -170,7 +170,7 @@ async fn only_own_lease_ends_hold() {
 }
 
 #[tokio::test]
-async fn hung_processes_together_delay_others_by_4_5_s() {
+async fn hung_processes_delay_others_by_at_most_4_5_s() {
     let server = RedisServer::start();
     let processes = queue(&server, 10).await;
     // All but the last hang with open connections: they neither refresh nor confirm.

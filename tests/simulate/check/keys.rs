@@ -86,9 +86,10 @@ impl Environment {
         if seen.closing[record.manager] && all_running.is_none() {
             return;
         }
-        // Its process repeats a release until the lease must have expired. If the clock went back, the lease lasts longer.
-        let stepped_back = self.store.lock().unwrap().stepped_back;
-        if stepped_back && record.failed.is_some() && now > record.valid_until {
+        // Its process repeats a release until the lease must have expired. After a backward step of the clock, the lease
+        // outlasts the releases.
+        let outlasts = record.stepped_back && record.release_sent && now > record.valid_until;
+        if outlasts && record.failed.is_some() {
             return;
         }
         let since = since.max(running).max(seen.troubled[record.manager]);

@@ -208,8 +208,8 @@ impl Environment {
         }
     }
 
-    /// A guard has the modes that were asked for. Its owner may hold a key exclusively that it asks for shared; the guard
-    /// is shared then if a downgrade is in flight.
+    /// A guard has the modes that were asked for. Its owner may hold a key exclusively that it asks for shared. During a
+    /// downgrade, such a guard is shared.
     pub fn check_modes(&self, waiter: &Waiter, held: &Held, modes: &[Mode]) {
         let id = waiter.id;
         let may_be = |(key, mode): (&usize, &Mode)| match waiter.mode(*key) {
@@ -222,7 +222,8 @@ impl Environment {
         };
         let mode = held.mode();
         let asks_shared = |key: &usize| waiter.mode(*key) == Mode::Shared;
-        let all_shared = mode == Mode::Shared && waiter.keys.iter().all(asks_shared);
+        let all_shared =
+            waiter.owner.is_some() && mode == Mode::Shared && waiter.keys.iter().all(asks_shared);
         if !waiter.keys.iter().zip(modes).all(may_be) || mode != all && !all_shared {
             self.violate(Invariant::Mode, || {
                 format!("w{id} receives a guard of mode {mode:?} with leases of {modes:?}")

@@ -64,6 +64,7 @@ impl Store {
             self.stepped_back = true;
             for record in self.records.values_mut() {
                 record.longest -= step;
+                record.stepped_back = true;
             }
         }
         for queue in self.queues.values_mut() {
