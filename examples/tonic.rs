@@ -97,7 +97,9 @@ impl Bank {
 fn status(error: tower_lock::Error) -> Status {
     let code = match error.kind() {
         ErrorKind::Busy => Code::Aborted,
-        ErrorKind::TooManyWaiters | ErrorKind::Overloaded => Code::ResourceExhausted,
+        ErrorKind::Full | ErrorKind::TooManyWaiters | ErrorKind::Overloaded => {
+            Code::ResourceExhausted
+        }
         ErrorKind::Unavailable | ErrorKind::ShuttingDown => Code::Unavailable,
         ErrorKind::InvalidKey => Code::InvalidArgument,
         _ => Code::Internal,

@@ -228,7 +228,9 @@ impl fmt::Display for Error {
             ErrorKind::InvalidOption => "option of the lock is invalid",
             ErrorKind::KeyConflict => "key holds a value that is not a lock",
             ErrorKind::ReentrancyLimit => "owner holds the lock too many times",
-            ErrorKind::Upgrade => "owner holds the lock shared and asks for an exclusive one",
+            ErrorKind::Upgrade => {
+                "owner holds the lock shared, or a permit of it, and asks for an exclusive one"
+            }
             ErrorKind::Unsupported => "lock backend does not support the mode",
         })
     }

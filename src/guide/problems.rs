@@ -71,9 +71,9 @@
 //!
 //! # lock-upgrade
 //!
-//! Status 500. The request holds its lock shared, and the server asked for the same lock exclusively. Two such requests
-//! would wait for each other. This is a mistake of the server, so a retry fails as well. Its operator must
-//! release the shared lock first, or lock exclusively from the start.
+//! Status 500. The request holds its lock shared, or a permit of it, and the server asked for the same lock exclusively.
+//! Two such requests would wait for each other. This is a mistake of the server, so a retry fails as well. Its operator
+//! must release the lock or the permit first, or lock exclusively from the start.
 //!
 //! # lock-option-invalid
 //!

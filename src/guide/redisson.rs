@@ -34,6 +34,7 @@
 //! |---|---|
 //! | one server, Sentinel, Cluster | mutual exclusion, notifications in both directions, crashes of both sides |
 //! | one server | also the turns of Java threads among busy processes, a thread that locks again at once, the watchdogs of both sides, nested holds, `forceUnlock` and names |
+//! | one server, Cluster | also shared locks and permits beside `RLock`, and its writes among reads |
 //!
 //! | here | in Java | result |
 //! |---|---|---|

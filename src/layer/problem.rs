@@ -167,7 +167,7 @@ impl Problem {
                 name: Some("lock-upgrade"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock upgrade",
-                detail: "the request holds the lock shared and asks for an exclusive one",
+                detail: "the request holds the lock shared, or a permit of it, and asks for an exclusive one",
                 temporary: false,
                 grpc: GrpcStatus::Internal,
             },

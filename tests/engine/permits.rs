@@ -206,6 +206,7 @@ async fn inspect_counts_permits_of_all_processes() {
     let info = here.inspect("k").await.unwrap().unwrap();
     let seen = (info.mode, info.holders, info.waiters, info.queued);
     assert_eq!(seen, (Mode::Permit, 3, 2, 2));
+    assert_eq!([here.snapshot().permits, there.snapshot().permits], [2, 1]);
     let owners = [&first, &second].map(|guard| (guard.owner().to_string(), guard.hold_count()));
     assert!(owners.contains(&(info.owner, u32::try_from(info.hold_count).unwrap())));
     let info = there.inspect("k").await.unwrap().unwrap();

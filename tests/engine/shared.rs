@@ -282,6 +282,7 @@ async fn inspect_counts_readers_of_all_processes() {
         (info.mode, info.holders, info.waiters),
         (Mode::Shared, 3, 1)
     );
+    assert_eq!([here.snapshot().shared, there.snapshot().shared], [2, 1]);
     assert!(info.owner == first.owner().to_string() || info.owner == second.owner().to_string());
     // The owners of the other process have one lease.
     let info = there.inspect("k").await.unwrap().unwrap();

@@ -338,6 +338,9 @@ async fn grpc_request_receives_trailers_only() {
     assert_waits(&mut waiter).await;
     let busy = LockManager::in_memory();
     let _busy = hold(&busy, "/a").await;
+    let no_permit = LockManager::in_memory();
+    let permit = no_permit.acquire(path_key("/a")).permits(1);
+    let _permit = permit.await.unwrap();
     for (layer, path, code) in [
         (LockLayer::by_path(busy).no_wait(), "/a", "10"),
         (
@@ -346,6 +349,11 @@ async fn grpc_request_receives_trailers_only() {
             "14",
         ),
         (LockLayer::by_path(full), "/a", "8"),
+        (
+            LockLayer::by_path(no_permit).permits(1).no_wait(),
+            "/a",
+            "8",
+        ),
         (
             LockLayer::by_path(broken(BackendErrorKind::Conflict)),
             "/a",

@@ -82,7 +82,7 @@ impl Lane {
                 format!("the owner holds the lock {holds} times: release the other guards");
             return invalid(problem);
         }
-        // Of a guard that was dropped, while a nested one is left.
+        // The guard of that one was dropped, and this one is nested.
         if holding.is_downgrading() {
             return invalid(
                 "another downgrade of the lock is in flight: try again after it".into(),

@@ -1,16 +1,18 @@
 //! The contract of a backend with a queue.
 
 use tower_lock::backend::{
-    AcquireRequest, Acquired, ContendRequest, Contended, LeaseId, Release, Released, conformance,
+    AcquireRequest, Acquired, ContendRequest, Contended, LeaseId, Modes, Release, Released,
+    conformance,
 };
 use tower_lock::{Backend as _, LockKey, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::PATIENCE;
 
-/// Checks the contract, and that the backend has a queue.
+/// Checks the contract, and that the backend has a queue and all modes.
 pub(crate) async fn passes_conformance(one: &RedisBackend, other: &RedisBackend) {
     conformance::all(one, other).await;
+    assert_eq!(one.modes(), Modes::EXCLUSIVE.with_shared().with_permits());
     has_queue(one, other).await;
 }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use tower_lock::ConnectError;
 use tower_lock::backend::redis::RedisBackendBuilder;
 
-use super::{CHANNEL, LOCKER, SINCE_7, allow, at, granted, rules, with_everything};
+use super::{
+    CHANNEL, LOCKER, SINCE_7, WITH_FORCE, WITH_SHARED, allow, at, granted, rules, with_everything,
+};
 use crate::support::cluster::Cluster;
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
@@ -25,8 +27,13 @@ const EVERYBODY: [&str; 4] = ["auth", "hello", "quit", "reset"];
 
 const KEY: &str = "lock:a";
 
+/// Returns the rules of a user that uses each option.
+fn all_rules() -> String {
+    format!("{} {WITH_SHARED} {WITH_FORCE}", rules())
+}
+
 /// The commands that name a key or a channel.
-const WITH_NAMES: [&str; 24] = [
+const WITH_NAMES: [&str; 28] = [
     "get KEY",
     "incrby KEY 1",
     "set KEY v",
@@ -36,6 +43,10 @@ const WITH_NAMES: [&str; 24] = [
     "hdel KEY f",
     "hlen KEY",
     "hexists KEY f",
+    "hget KEY f",
+    "hkeys KEY",
+    "hvals KEY",
+    "hgetall KEY",
     "pttl KEY",
     "pexpire KEY 1",
     "zadd KEY 1 m",
@@ -104,14 +115,14 @@ fn documented_user_runs_only_listed_commands() {
     let server = RedisServer::start();
     if version() < 7 {
         // Redis 6 has neither `COMMAND LIST` nor `ACL DRYRUN`, but lists the allowed commands.
-        allow(&server, &rules());
+        allow(&server, &all_rules());
         let user = server.cli(&["ACL", "GETUSER", "locker"]);
         let allowed = user.lines().find(|line| line.starts_with("-@all"));
         // The category consists of these and of `script`.
         let is_exact = |line: &str| line.contains("+@scripting") && line.contains("-script");
         assert!(allowed.is_some_and(is_exact), "{user}");
         let allowed = allowed.unwrap().replace("+@scripting", "+eval +evalsha");
-        assert_eq!(granted(&allowed), granted(&rules()));
+        assert_eq!(granted(&allowed), granted(&all_rules()));
         return;
     }
     let list = server.cli(&["COMMAND", "LIST"]);
@@ -119,7 +130,7 @@ fn documented_user_runs_only_listed_commands() {
     let is_command = |name: &&str| !list.contains(&format!("\n{name}|"));
     let all: BTreeSet<_> = list.lines().filter(is_command).collect();
     assert!(all.len() > 300, "{}", all.len());
-    for rules in [LOCKER.to_owned(), rules()] {
+    for rules in [LOCKER.to_owned(), rules(), all_rules()] {
         allow(&server, &rules);
         let mut expected = granted(&rules);
         expected.extend(EVERYBODY);
@@ -131,7 +142,7 @@ fn documented_user_runs_only_listed_commands() {
 #[test]
 fn documented_user_accesses_only_lock_names() {
     let server = RedisServer::start();
-    let rules = rules();
+    let rules = all_rules();
     allow(&server, &rules);
     let is_known = |command: &str| version() >= 7 || !SINCE_7.contains(&format!("+{command}"));
     let mut seen: BTreeSet<_> = WITHOUT_NAMES.into();
