@@ -12,7 +12,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceBuilder, ServiceExt};
-use tower_lock::{Backend, LockBody, LockKey, LockLayer, LockManager};
+use tower_lock::{Backend, LockBody, LockKey, LockKeys, LockLayer, LockManager};
 
 use crate::support::engine::{MS, manager_on};
 use crate::support::simulated::{self, Simulated};
@@ -163,6 +163,46 @@ for_every_number_of_polls!(dropped_acquire_of_keys_leaves_nothing, |world, polls
     release.await.unwrap();
     ready
 });
+
+for_every_number_of_polls!(
+    dropped_acquire_of_shared_key_leaves_nothing,
+    |world, polls| {
+        let writer = world.there.acquire("a").await.unwrap();
+        let release = tokio::spawn(async move {
+            sleep(20 * MS).await;
+            drop(writer);
+        });
+        let ready = dropped_after(polls, world.here.acquire("a").shared().into_future()).await;
+        release.await.unwrap();
+        ready
+    }
+);
+
+for_every_number_of_polls!(dropped_acquire_of_permit_leaves_nothing, |world, polls| {
+    let permit = world.there.acquire("a").permits(1).await.unwrap();
+    let release = tokio::spawn(async move {
+        sleep(20 * MS).await;
+        drop(permit);
+    });
+    let ready = dropped_after(polls, world.here.acquire("a").permits(1).into_future()).await;
+    release.await.unwrap();
+    ready
+});
+
+for_every_number_of_polls!(
+    dropped_acquire_of_mixed_keys_leaves_nothing,
+    |world, polls| {
+        let guard = world.there.acquire("b").await.unwrap();
+        let release = tokio::spawn(async move {
+            sleep(20 * MS).await;
+            drop(guard);
+        });
+        let keys = LockKeys::new().shared("a").exclusive("b").shared("c");
+        let ready = dropped_after(polls, world.here.acquire(keys).into_future()).await;
+        release.await.unwrap();
+        ready
+    }
+);
 
 for_every_number_of_polls!(
     dropped_acquire_with_lost_reply_leaves_nothing,

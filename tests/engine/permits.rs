@@ -121,6 +121,8 @@ async fn limit_out_of_bounds_is_invalid_option() {
         assert_eq!(error.kind(), ErrorKind::InvalidOption, "{limit}");
     }
     assert!(locks.acquire("k").permits(10_000).await.is_ok());
+    let permit = locks.acquire("k").shared().permits(1).await.unwrap();
+    assert_eq!(permit.mode(), Mode::Permit);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::{BackendErrorKind, Memory, Mode};
-use tower_lock::{ErrorKind, LockManager, LostReason};
+use tower_lock::{ErrorKind, LockKeys, LockManager, LostReason};
 
 use crate::support::broken::broken;
 use crate::support::engine::{MS, SECOND};
@@ -261,6 +261,24 @@ async fn forced_release_ends_all_readers() {
     let lost = [first.lost_reason(), second.lost_reason()];
     assert_eq!(lost, [Some(LostReason::Forced); 2]);
     assert!(locks.acquire("k").no_wait().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn mixed_keys_are_all_or_none() {
+    let (here, there) = two_processes();
+    let keys = || LockKeys::new().shared("prices").exclusive("order");
+    let order = there.acquire("order").await.unwrap();
+    let error = here.acquire(keys()).no_wait().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let prices = there.acquire("prices").wait(SECOND).await;
+    drop((prices.unwrap(), order));
+    let guard = here.acquire(keys()).await.unwrap();
+    assert_eq!(guard.mode(), Mode::Exclusive);
+    for (key, is_shared) in [("prices", true), ("order", false)] {
+        let reader = there.acquire(key).shared().no_wait().await;
+        assert_eq!(reader.is_ok(), is_shared, "{key}");
+        assert!(there.acquire(key).no_wait().await.is_err(), "{key}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

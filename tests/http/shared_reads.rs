@@ -140,6 +140,11 @@ async fn last_of_both_settings_for_reads_counts() {
             shared(Mode::Shared),
         ),
         (by_path(), Method::GET, shared(Mode::Exclusive)),
+        (
+            by_path().shared_reads().permits(2),
+            Method::GET,
+            shared(Mode::Permit),
+        ),
     ] {
         let mut service = layer.layer(service_fn(|request: Request<String>| async move {
             let mode = request.extensions().get::<Held>().map(Held::mode);

@@ -72,7 +72,7 @@ impl Simulated {
             memory: Memory::new(),
             latency,
             hints: true,
-            modes: Modes::EXCLUSIVE.with_shared(),
+            modes: Modes::EXCLUSIVE.with_shared().with_permits(),
             wire: Arc::default(),
         }
     }

@@ -63,6 +63,7 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     shared::counters_of_both_modes_increase(one, other).await;
     shared::waiting_exclusive_lease_stops_shared_ones(one, other).await;
     shared::waiting_shared_leases_are_served_together(one, other).await;
+    shared::forced_release_ends_shared_leases(one, other).await;
     permits::permits_up_to_limit_hold_key_together(one, other).await;
     permits::each_permit_obeys_its_own_limit(one, other).await;
     permits::concurrent_permits_stay_within_limit(one, other).await;

@@ -85,7 +85,8 @@ pub use queue::{
     unconfirmed_transfer_expires,
 };
 pub use shared::{
-    counters_of_both_modes_increase, repeated_acquire_under_shared_lease_is_granted,
-    shared_and_exclusive_leases_exclude_each_other, shared_lease_expires_by_itself,
-    waiting_exclusive_lease_stops_shared_ones, waiting_shared_leases_are_served_together,
+    counters_of_both_modes_increase, forced_release_ends_shared_leases,
+    repeated_acquire_under_shared_lease_is_granted, shared_and_exclusive_leases_exclude_each_other,
+    shared_lease_expires_by_itself, waiting_exclusive_lease_stops_shared_ones,
+    waiting_shared_leases_are_served_together,
 };

@@ -250,6 +250,30 @@ pub async fn waiting_shared_leases_are_served_together<B: Backend>(one: &B, othe
     freed(released(one, &key, last).await);
 }
 
+/// Checks that a forced release ends all shared leases of a key.
+///
+/// # Panics
+///
+/// Panics if the backend breaks this promise.
+pub async fn forced_release_ends_shared_leases<B: Backend>(one: &B, other: &B) {
+    let Some(key) = key("shared-force", one) else {
+        return;
+    };
+    let (first, second, writer) = (lease(), lease(), lease());
+    share(one, &key, first, LONG).await;
+    share(other, &key, second, LONG).await;
+    let outcome = definite(other.force_release(&key).await, "force_release");
+    assert_eq!(outcome, ForceReleased::Released);
+    for (backend, lease) in [(one, first), (other, second)] {
+        let outcome = renew_shared(backend, &key, lease).await;
+        assert_eq!(outcome, Renewed::NotHeld, "{lease} has ended");
+        let outcome = released(backend, &key, lease).await;
+        assert_eq!(outcome, Released::NotHeld, "{lease} has ended");
+    }
+    grant(one, &key, writer, LONG).await;
+    release(one, &key, writer).await;
+}
+
 impl Contended {
     pub(super) fn is_granted(self) -> bool {
         matches!(self, Self::Granted { .. })

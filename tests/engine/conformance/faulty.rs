@@ -2,6 +2,7 @@
 
 mod downgrades;
 mod permits;
+mod shared;
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -43,8 +44,8 @@ enum Fault {
     PermitsOfOneLimit,
     /// An exclusive lease is granted beside permits.
     PermitsNoObstacle,
-    /// Each permit expires, but its renewal does not report that.
-    PermitsRevived,
+    /// Each lease ends, but its renewal does not report that.
+    Revived,
     /// The remaining TTL of several leases is that of the first to expire.
     FirstExpiry,
     /// A forced release of one holder frees the key.
@@ -53,6 +54,12 @@ enum Fault {
     PermitsOfOneCounter,
     /// A permit that fits overtakes those that wait.
     PermitsOvertake,
+    /// An exclusive lease is granted beside shared ones.
+    SharedNoObstacle,
+    /// All shared leases have one counter.
+    SharedOfOneCounter,
+    /// A shared lease overtakes an exclusive one that waits.
+    SharedOvertakes,
     /// A downgraded lease stays exclusive.
     DowngradeIgnored,
     /// A downgraded lease is released, and then acquired shared if no exclusive one waits.
@@ -106,10 +113,13 @@ impl Faulty {
     /// Returns the outcome that the fault makes of a rejection.
     async fn rejected(&self, request: &AcquireRequest, ttl: Duration) -> Acquired {
         let holder = self.memory.inspect(&request.key).await.unwrap();
+        let is_shared = holder.as_ref().is_some_and(|it| it.mode == Mode::Shared);
         let permits = holder.filter(|holder| holder.mode == Mode::Permit);
         let permits = permits.map(|holder| holder.leases);
         match (request.mode, permits) {
             (Mode::Exclusive, Some(_)) if self.has(PermitsNoObstacle) => Acquired::granted(1),
+            (Mode::Exclusive, _) if is_shared && self.has(SharedNoObstacle) => Acquired::granted(1),
+            (Mode::Shared, _) if is_shared && self.has(SharedOvertakes) => Acquired::granted(1),
             (Mode::Exclusive, Some(_)) if self.has(FirstExpiry) => Acquired::busy(ttl / 100),
             (Mode::Permit, Some(held)) if self.has(PermitsOvertake) => match request.limit {
                 Some(limit) if held < limit.get().into() => Acquired::granted(1),
@@ -150,7 +160,8 @@ impl Backend for Faulty {
             }
             Acquired::Busy { ttl, .. } => Ok(self.rejected(request, ttl).await),
             Acquired::Granted { .. }
-                if self.has(PermitsOfOneCounter) && request.mode == Mode::Permit =>
+                if self.has(PermitsOfOneCounter) && request.mode == Mode::Permit
+                    || self.has(SharedOfOneCounter) && request.mode == Mode::Shared =>
             {
                 Ok(Acquired::granted(1))
             }
@@ -197,7 +208,7 @@ impl Backend for Faulty {
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         let mut outcomes = self.memory.renew(renewals).await;
-        if self.has(PermitsRevived) {
+        if self.has(Revived) {
             outcomes.fill_with(|| Ok(Renewed::Renewed));
         }
         outcomes

@@ -146,6 +146,11 @@ async fn cancelled(run: &mut Run) {
             0 => locks.acquire(keys),
             n => locks.acquire(keys[usize::try_from(n).unwrap_or(0)].clone()),
         };
+        let acquire = match random(4) {
+            0 => acquire.shared(),
+            1 => acquire.permits(2),
+            _ => acquire,
+        };
         let task = tokio::spawn(async move {
             let mut polls = random(6);
             let work = async {

@@ -1,13 +1,14 @@
 //! The pause in grants after a server restarted or lost its data.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::backend::{
-    AcquireRequest, Backend as _, KeepRequest, LeaseId, Release, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Backend as _, Downgraded, KeepRequest, LeaseId, Mode, Release, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
@@ -224,8 +225,8 @@ async fn quarantine_rejects_only_grants() {
     let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(7), 1));
     server.cli(&["HSET", "lock:k", &lease.to_string(), "1"]);
     server.cli(&["PEXPIRE", "lock:k", "20000"]);
-    let renewal = Renewal::new(key.clone(), lease, PATIENCE);
-    let renewed = backend.renew(&[renewal]).await.remove(0).unwrap();
+    let renewal = [Renewal::new(key.clone(), lease, PATIENCE)];
+    let renewed = backend.renew(&renewal).await.remove(0).unwrap();
     assert_eq!(renewed, Renewed::Renewed);
     assert!(backend.inspect(&key).await.unwrap().is_some());
     let passed = backend
@@ -239,6 +240,13 @@ async fn quarantine_rejects_only_grants() {
             .await
             .is_err()
     );
+    for (mode, limit) in [(Mode::Shared, None), (Mode::Permit, NonZeroU16::new(2))] {
+        let request = AcquireRequest::new(LockKey::new("other"), lease, PATIENCE).with_mode(mode);
+        let outcome = backend.try_acquire(&request.with_limit(limit)).await;
+        assert!(outcome.is_err(), "{mode:?}: {outcome:?}");
+    }
+    let downgraded = backend.downgrade(&renewal[0]).await.unwrap();
+    assert!(matches!(downgraded, Downgraded::Shared { .. }));
     assert!(
         backend
             .release(&[Release::new(key, lease)])

@@ -36,7 +36,7 @@ async fn exclusive_lease_beside_permits_is_detected() {
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "has expired")]
 async fn revived_permit_is_detected() {
-    let store = Faulty::new(PermitsRevived);
+    let store = Faulty::new(Revived);
     conformance::expired_permit_frees_only_its_place(&store, &store.clone()).await;
 }
 

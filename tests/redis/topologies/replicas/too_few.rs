@@ -1,11 +1,12 @@
 //! Grants with too few replicas.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, BackendErrorKind, LeaseId, Released, Renewed,
+    AcquireRequest, Acquired, Backend as _, BackendErrorKind, LeaseId, Mode, Released, Renewed,
 };
 use tower_lock::{ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
@@ -30,6 +31,20 @@ async fn grant_with_too_few_replicas_is_released() {
     is_short(&acquire(&backend, "k").await.unwrap_err(), "0 of 2");
     assert!(!trio.has("k"), "kept");
     assert_eq!(trio.primary.cli(&["KEYS", "*"]), FENCE);
+}
+
+#[tokio::test]
+async fn joint_grants_with_too_few_replicas_are_released() {
+    for (mode, limit) in [(Mode::Shared, None), (Mode::Permit, NonZeroU16::new(2))] {
+        let trio = Trio::start();
+        let backend = trio.backend(SECOND).await;
+        trio.stop_replicas();
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        let request = AcquireRequest::new(LockKey::new("k"), lease, TTL).with_mode(mode);
+        let outcome = backend.try_acquire(&request.with_limit(limit)).await;
+        is_short(&outcome.unwrap_err(), "0 of 2");
+        assert!(!trio.has("k"), "{mode:?} kept");
+    }
 }
 
 #[tokio::test]
