@@ -10,9 +10,10 @@ use futures_util::{Stream, poll};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceBuilder, ServiceExt};
-use tower_lock::{Backend, LockBody, LockKey, LockKeys, LockLayer, LockManager};
+use tower_lock::{Backend, LockBody, LockGuard, LockKey, LockKeys, LockLayer, LockManager};
 
 use crate::support::engine::{MS, manager_on};
 use crate::support::simulated::{self, Simulated};
@@ -29,6 +30,14 @@ async fn dropped_after(polls: usize, future: impl Future) -> bool {
         sleep(MS).await;
     }
     false
+}
+
+/// Drops a guard after a time.
+fn dropped_in(time: Duration, guard: LockGuard) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        sleep(time).await;
+        drop(guard);
+    })
 }
 
 /// Two managers, as in two processes, on one store with a latency of 3 ms each way.
@@ -102,10 +111,7 @@ for_every_number_of_polls!(
     dropped_acquire_of_remote_key_leaves_nothing,
     |world, polls| {
         let guard = world.there.acquire("a").await.unwrap();
-        let release = tokio::spawn(async move {
-            sleep(20 * MS).await;
-            drop(guard);
-        });
+        let release = dropped_in(20 * MS, guard);
         let ready = dropped_after(polls, world.here.acquire("a").into_future()).await;
         release.await.unwrap();
         ready
@@ -124,10 +130,7 @@ for_every_number_of_polls!(
     dropped_acquire_at_hand_off_leaves_nothing,
     |world, polls| {
         let guard = world.here.acquire("a").await.unwrap();
-        let release = tokio::spawn(async move {
-            sleep(10 * MS).await;
-            drop(guard);
-        });
+        let release = dropped_in(10 * MS, guard);
         let ready = dropped_after(polls, world.here.acquire("a").into_future()).await;
         release.await.unwrap();
         ready
@@ -141,10 +144,7 @@ for_every_number_of_polls!(
         let other = world.here.acquire("a");
         let other = tokio::spawn(async move { drop(other.await.unwrap()) });
         sleep(MS).await;
-        let release = tokio::spawn(async move {
-            sleep(15 * MS).await;
-            drop(guard);
-        });
+        let release = dropped_in(15 * MS, guard);
         let ready = dropped_after(polls, world.here.acquire("a").into_future()).await;
         release.await.unwrap();
         // The other waiter acquires whether or not this one is dropped.
@@ -155,10 +155,7 @@ for_every_number_of_polls!(
 
 for_every_number_of_polls!(dropped_acquire_of_keys_leaves_nothing, |world, polls| {
     let guard = world.there.acquire("b").await.unwrap();
-    let release = tokio::spawn(async move {
-        sleep(20 * MS).await;
-        drop(guard);
-    });
+    let release = dropped_in(20 * MS, guard);
     let ready = dropped_after(polls, world.here.acquire(KEYS).into_future()).await;
     release.await.unwrap();
     ready
@@ -168,10 +165,7 @@ for_every_number_of_polls!(
     dropped_acquire_of_shared_key_leaves_nothing,
     |world, polls| {
         let writer = world.there.acquire("a").await.unwrap();
-        let release = tokio::spawn(async move {
-            sleep(20 * MS).await;
-            drop(writer);
-        });
+        let release = dropped_in(20 * MS, writer);
         let ready = dropped_after(polls, world.here.acquire("a").shared().into_future()).await;
         release.await.unwrap();
         ready
@@ -180,10 +174,7 @@ for_every_number_of_polls!(
 
 for_every_number_of_polls!(dropped_acquire_of_permit_leaves_nothing, |world, polls| {
     let permit = world.there.acquire("a").permits(1).await.unwrap();
-    let release = tokio::spawn(async move {
-        sleep(20 * MS).await;
-        drop(permit);
-    });
+    let release = dropped_in(20 * MS, permit);
     let ready = dropped_after(polls, world.here.acquire("a").permits(1).into_future()).await;
     release.await.unwrap();
     ready
@@ -193,10 +184,7 @@ for_every_number_of_polls!(
     dropped_acquire_of_mixed_keys_leaves_nothing,
     |world, polls| {
         let guard = world.there.acquire("b").await.unwrap();
-        let release = tokio::spawn(async move {
-            sleep(20 * MS).await;
-            drop(guard);
-        });
+        let release = dropped_in(20 * MS, guard);
         let keys = LockKeys::new().shared("a").exclusive("b").shared("c");
         let ready = dropped_after(polls, world.here.acquire(keys).into_future()).await;
         release.await.unwrap();
@@ -271,10 +259,7 @@ for_every_number_of_polls!(
     dropped_request_for_busy_key_leaves_nothing,
     |world, polls| {
         let guard = world.there.acquire("a").await.unwrap();
-        let release = tokio::spawn(async move {
-            sleep(10 * MS).await;
-            drop(guard);
-        });
+        let release = dropped_in(10 * MS, guard);
         let ready = dropped_after(polls, served(&world).oneshot(request())).await;
         release.await.unwrap();
         ready
@@ -291,10 +276,7 @@ for_every_number_of_polls!(dropped_shutdown_leaves_nothing, |world, polls| {
     let guard = world.here.acquire("a").await.unwrap();
     let waiter = tokio::spawn(world.here.acquire("a").into_future());
     sleep(MS).await;
-    let release = tokio::spawn(async move {
-        sleep(10 * MS).await;
-        drop(guard);
-    });
+    let release = dropped_in(10 * MS, guard);
     let grace = Duration::from_secs(1);
     let ready = dropped_after(polls, world.here.shutdown(grace)).await;
     release.await.unwrap();

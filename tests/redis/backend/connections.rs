@@ -160,16 +160,22 @@ async fn late_acquire_is_released_automatically() {
     grant(&backend, "late").await;
 }
 
+/// Connects with a short response timeout, and acquires the key `before`.
+async fn hurried(proxy: &Proxy) -> RedisBackend {
+    let builder = RedisBackend::builder(proxy.url());
+    let builder = builder.response_timeout(Duration::from_millis(200));
+    let backend = builder.connect().await.unwrap();
+    grant(&backend, "before").await;
+    backend
+}
+
 /// The connection of the acquire hangs, and its replacement does not. The engine's release
 /// overtakes the acquire, so only a release queued on the same connection can undo it.
 #[tokio::test]
 async fn overtaken_acquire_is_released_on_its_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
-    let builder = RedisBackend::builder(proxy.url());
-    let builder = builder.response_timeout(Duration::from_millis(200));
-    let backend = builder.connect().await.unwrap();
-    grant(&backend, "before").await;
+    let backend = hurried(&proxy).await;
 
     proxy.freeze();
     let key = LockKey::new("late");
@@ -206,10 +212,7 @@ async fn overtaken_contend_is_left_on_its_connection() {
     for held in [false, true] {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.port()).await;
-        let builder = RedisBackend::builder(proxy.url());
-        let builder = builder.response_timeout(Duration::from_millis(200));
-        let backend = builder.connect().await.unwrap();
-        grant(&backend, "before").await;
+        let backend = hurried(&proxy).await;
         if held {
             server.cli(&["HSET", "lock:late", &stranger().to_string(), "1"]);
             server.cli(&["PEXPIRE", "lock:late", "60000"]);
