@@ -149,8 +149,9 @@
 //!
 //! Redisson's `RLock` is an exclusive lock beside them: a Java thread waits while the key is held in another mode,
 //! and readers and permits wait while Java holds it. A waiting Java thread has its turn after the readers that hold
-//! the key. In a Cluster with [`Publish::Both`](crate::backend::redis::Publish::Both) or plain messages, no server
-//! knows that Java waits, so readers that overlap without end keep it out.
+//! the key, in a Cluster with [`Publish::Both`](crate::backend::redis::Publish::Both) or plain messages at most every
+//! 500 ms. The server must [count the thread](super::redisson#what-is-different): readers that overlap without end keep
+//! out one that listens at a replica.
 //!
 //! `RReadWriteLock`, `RSemaphore` and `RPermitExpirableSemaphore` have other formats. Use other names for them. Their
 //! behavior differs, too: readers of an `RReadWriteLock` keep its writers out for as long as they overlap, and a

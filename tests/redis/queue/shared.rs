@@ -183,3 +183,28 @@ fn reader_does_not_pass_client_outside_queue() {
     assert!(waits(&run(&mut connection, &contend(reader(3)))));
     assert_eq!(run(&mut connection, &release(2)), Reply::Number(3));
 }
+
+/// A server of a Cluster does not count the clients that listen to plain messages at other nodes.
+#[test]
+fn readers_leave_turns_to_clients_at_their_node() {
+    for counted in [Counted::Ours, Counted::Nothing] {
+        let mut server = FrozenServer::start();
+        let mut connection = server.connect();
+        let mut run = |call: &Call| call.run(&mut connection, counted).0;
+        let renew = |number| Call::RenewShared {
+            lease: reader(number),
+            ttl: TTL,
+            alone: false,
+        };
+        assert_eq!(run(&share(1, TTL)), Reply::Granted(0));
+        assert_eq!(run(&renew(1)), Reply::Number(1), "nobody listens");
+        let _outside = server.subscribe(&[CHANNEL.to_owned()]);
+        assert_eq!(run(&renew(1)), Reply::Number(2), "{counted:?}");
+        assert_eq!(run(&share(2, TTL)), Reply::Outside(TTL));
+        assert_eq!(run(&Call::Release(writer(1))), Reply::Number(3));
+        assert_eq!(run(&share(2, TTL)), Reply::Granted(0));
+        assert_eq!(run(&renew(2)), Reply::Number(1), "the turn was just now");
+        server.advance(500);
+        assert_eq!(run(&renew(2)), Reply::Number(2));
+    }
+}

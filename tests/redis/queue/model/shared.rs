@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::places::Served;
-use super::{ALIVE, Body, Counted, Mode, Model, Permits, Place, Reply, limit_of, mode_of};
+use super::{ALIVE, Body, Mode, Model, Permits, Place, Reply, limit_of, mode_of};
 
 /// The end of a lease.
 pub(super) enum Ended {
@@ -103,10 +103,9 @@ impl Model {
         }
     }
 
-    /// The clients outside the queue receive a place in it, if they can be counted.
+    /// The clients outside the queue receive a place in it, if one of them listens at this server.
     pub(super) fn announce_others(&mut self) {
-        let counted = self.counted == Counted::All && !self.foreign_queue;
-        let waits = counted && self.others > 0;
+        let waits = self.others > 0 && !self.foreign_queue && self.is_turn_due();
         if waits && !self.queue.places.contains(&Place::Others) {
             self.offer();
             if self.queue.places.contains(&Place::Others) {

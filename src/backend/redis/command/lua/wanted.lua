@@ -1,9 +1,10 @@
 -- Appended to queue.lua in the scripts that grant shared leases and permits, or renew them.
 --
--- Gives the clients that listen outside the queue a place in it, if they can be counted: a lock that several leases hold
--- may not become free otherwise.
+-- Gives the clients that listen outside the queue a place in it: a lock that several leases hold may not become free
+-- otherwise. At least one of them must listen at this server, because every turn delays the other leases.
 local function announce(queue, channel, now)
-  local due = not blind and is_turn_due(queue, channel, now)
+  local all, ours = listeners(channel)
+  local due = all > ours and is_turn_due(queue, channel, now, true)
   if due and not redis.call('zscore', queue, '~') and enter(queue, '~', 0) then
     redis.call('pexpire', queue, LIFE)
   end
