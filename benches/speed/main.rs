@@ -10,6 +10,9 @@
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod layer;
+#[path = "../../tests/support/preloaded.rs"]
+#[allow(dead_code)]
+mod preloaded;
 #[path = "../../tests/support/process.rs"]
 #[allow(dead_code)]
 mod process;

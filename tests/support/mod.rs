@@ -15,6 +15,7 @@ pub(crate) mod log;
 pub(crate) mod other_runtime;
 pub(crate) mod panics;
 pub(crate) mod patience;
+pub(crate) mod preloaded;
 pub(crate) mod process;
 #[cfg(feature = "redis")]
 pub(crate) mod proxy;

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::preloaded::Preloaded;
+
 /// The length of the log in a panic message.
 const LAST_LINES: usize = 40;
 
@@ -50,15 +52,18 @@ pub(crate) struct Process(Child);
 
 impl Process {
     /// Starts the server program. Its output before it opens its log goes to the file `output`.
-    pub(crate) fn start(dir: &Path, args: &[impl AsRef<OsStr>]) -> Self {
+    pub(crate) fn start(dir: &Path, args: &[impl AsRef<OsStr>], clock: Option<&Preloaded>) -> Self {
         let output = File::create(dir.join("output")).expect("a file for the output");
-        let child = Command::new(program())
+        let mut command = Command::new(program());
+        command
             .args(args)
             .stdin(Stdio::null())
             .stdout(output.try_clone().expect("the same file"))
-            .stderr(output)
-            .spawn();
-        Self::of(child.unwrap_or_else(|error| {
+            .stderr(output);
+        if let Some(clock) = clock {
+            clock.preload(&mut command);
+        }
+        Self::of(command.spawn().unwrap_or_else(|error| {
             panic!(
                 "these tests need a Redis server: `{}` cannot be run ({error}); install it, or name another in the variable SERVER",
                 program()

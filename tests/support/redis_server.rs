@@ -11,6 +11,7 @@ use redis::{Connection, ConnectionLike as _, RedisError, RedisResult, Value};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use super::preloaded::Preloaded;
 use super::process::{Process, free_port, log, program, version};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,6 +30,7 @@ pub(crate) struct RedisServer {
     port: u16,
     dir: TempDir,
     options: Vec<String>,
+    clock: Option<Preloaded>,
     /// A connection over the Unix socket, opened before a test removes permissions.
     admin: Mutex<Option<Connection>>,
 }
@@ -45,9 +47,30 @@ impl RedisServer {
         })
     }
 
+    /// Starts with a wall clock of its own, for [`step_clock`](Self::step_clock).
+    pub(crate) fn start_with_clock() -> Self {
+        let clock = Preloaded::build("stepped", 0);
+        let server = Self::launch(None, &[], Some(clock));
+        server.unwrap_or_else(|log| panic!("`{}` does not start: {log}", program()))
+    }
+
+    /// Sets the wall clock ahead of the machine's by so many milliseconds.
+    pub(crate) fn step_clock(&self, millis: i64) {
+        let clock = self.clock.as_ref().expect("a clock of its own");
+        clock.set(millis);
+    }
+
     /// Starts with the text of a configuration file and more options. Returns the server's output if it
     /// rejects them.
     pub(crate) fn try_start(configuration: Option<&str>, options: &[&str]) -> Result<Self, String> {
+        Self::launch(configuration, options, None)
+    }
+
+    fn launch(
+        configuration: Option<&str>,
+        options: &[&str],
+        clock: Option<Preloaded>,
+    ) -> Result<Self, String> {
         let dir = tempfile::tempdir().expect("a directory for the server");
         if let Some(text) = configuration {
             std::fs::write(dir.path().join(CONFIGURATION), text).expect("a file");
@@ -63,13 +86,14 @@ impl RedisServer {
                     option => option.to_owned(),
                 })
                 .collect();
-            if let Some((process, admin)) = launch(&dir, port, &options) {
+            if let Some((process, admin)) = launch(&dir, port, &options, clock.as_ref()) {
                 return Ok(Self {
                     process,
                     stopped: AtomicBool::new(false),
                     port,
                     dir,
                     options,
+                    clock,
                     admin: Mutex::new(Some(admin)),
                 });
             }
@@ -141,7 +165,7 @@ impl RedisServer {
     pub(crate) fn launch_again_with(&mut self, more: &[&str]) {
         let more = more.iter().map(ToString::to_string);
         let options: Vec<_> = self.options.iter().cloned().chain(more).collect();
-        let (process, admin) = launch(&self.dir, self.port, &options)
+        let (process, admin) = launch(&self.dir, self.port, &options, self.clock.as_ref())
             .unwrap_or_else(|| panic!("no restart: {}", self.log()));
         self.process = process;
         *self.admin() = Some(admin);
@@ -234,7 +258,12 @@ fn socket(dir: &TempDir) -> PathBuf {
 }
 
 /// Returns `None` if the server exits, as it does when its port is in use.
-fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Process, Connection)> {
+fn launch(
+    dir: &TempDir,
+    port: u16,
+    options: &[String],
+    clock: Option<&Preloaded>,
+) -> Option<(Process, Connection)> {
     let (socket, path) = (socket(dir), dir.path());
     drop(std::fs::remove_file(&socket));
     let configuration = Some(path.join(CONFIGURATION)).filter(|file| file.exists());
@@ -246,7 +275,7 @@ fn launch(dir: &TempDir, port: u16, options: &[String]) -> Option<(Process, Conn
     args.extend([OsStr::new("--logfile"), path.join("log").as_os_str()].map(Into::into));
     args.extend(["--save", "", "--appendonly", "no"].map(Into::into));
     args.extend(options.iter().map(Into::into));
-    let mut process = Process::start(path, &args);
+    let mut process = Process::start(path, &args, clock);
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if process.has_ended() {

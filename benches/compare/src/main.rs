@@ -9,6 +9,8 @@ mod job;
 mod keys;
 mod knobs;
 mod plot;
+#[path = "../../../tests/support/preloaded.rs"]
+mod preloaded;
 #[path = "../../../tests/support/process.rs"]
 #[allow(dead_code)]
 mod process;

@@ -1,7 +1,5 @@
 //! A Redis server whose wall clock moves only when the test says so.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -10,6 +8,7 @@ use redis::{Client, Connection};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use crate::support::preloaded::Preloaded;
 use crate::support::process::{Process, program, version};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -17,44 +16,31 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct FrozenServer {
     _process: Process,
     dir: TempDir,
-    millis: File,
+    clock: Preloaded,
     now: i64,
 }
 
 impl FrozenServer {
     pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (library, millis) = (dir.path().join("clock.so"), dir.path().join("millis"));
-        let source = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/tests/redis/queue/frozen_clock.c"
-        );
-        let status = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o"])
-            .args([library.clone(), source.into()])
-            .status();
-        assert!(status.unwrap().success(), "`cc` rejects {source}");
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = i64::try_from(since_epoch.unwrap().as_millis()).unwrap();
-        std::fs::write(&millis, now.to_ne_bytes()).unwrap();
+        let clock = Preloaded::build("frozen", now);
         // Older versions allow it, and do not know the option.
         let debug = ["--enable-debug-command", "yes"];
         let debug = debug.iter().filter(|_| version() >= 7);
-        let process = Command::new(program())
+        let mut command = Command::new(program());
+        command
             .args(["--port", "0", "--save", "", "--appendonly", "no"])
             .args(["--unixsocket", "socket", "--dir", "."])
             .args(debug)
-            .env("LD_PRELOAD", library)
-            .env("FROZEN_MILLIS", &millis)
             .current_dir(dir.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let millis = OpenOptions::new().write(true).open(millis).unwrap();
+            .stdout(Stdio::null());
+        clock.preload(&mut command);
         let server = Self {
-            _process: Process::of(process),
+            _process: Process::of(command.spawn().unwrap()),
             dir,
-            millis,
+            clock,
             now,
         };
         let deadline = Instant::now() + PATIENCE;
@@ -109,10 +95,7 @@ impl FrozenServer {
 
     pub(crate) fn advance(&mut self, millis: i64) {
         self.now += millis;
-        // The file keeps its length: the server has mapped it.
-        self.millis
-            .write_all_at(&self.now.to_ne_bytes(), 0)
-            .unwrap();
+        self.clock.set(self.now);
         self.await_clock();
     }
 
