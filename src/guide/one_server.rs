@@ -66,7 +66,7 @@
 //! |---|---|
 //! | `maxmemory-policy noeviction` | other policies evict held locks when memory is short |
 //! | `appendonly yes`, `appendfsync always` | a grant is on disk before the reply; with `everysec`, a crash may lose the writes of the last second |
-//! | a clock that slews and does not step | a step forward ends leases early; a step back followed by a loss of data repeats fencing tokens |
+//! | a clock that slews and does not step | a step forward ends leases early; a step back lets the leases of ended processes last longer, and, followed by a loss of data, repeats fencing tokens |
 //!
 //! | in this crate | default | consequence |
 //! |---|---|---|

@@ -10,6 +10,8 @@ use crate::support::sentinel::SentinelSet;
 pub(crate) enum Topology {
     /// One server with options. Each process has its own proxies in front of it.
     Single(&'static [&'static str]),
+    /// One server with a wall clock of its own.
+    Clock,
     Sentinel,
     Cluster,
     /// Five independent servers.
@@ -21,7 +23,7 @@ pub(crate) enum Topology {
 impl Topology {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Single(_) => "single",
+            Self::Single(_) | Self::Clock => "single",
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
@@ -44,6 +46,7 @@ impl Store {
     pub(crate) fn start(topology: Topology) -> Self {
         match topology {
             Topology::Single(options) => Self::Single(RedisServer::start_with(options)),
+            Topology::Clock => Self::Single(RedisServer::start_with_clock()),
             Topology::Sentinel => Self::Sentinel(SentinelSet::start()),
             Topology::Cluster => Self::Cluster(Cluster::start()),
             Topology::Quorum => Self::Quorum((0..5).map(|_| RedisServer::start()).collect()),

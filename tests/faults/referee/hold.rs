@@ -92,6 +92,13 @@ impl Hold {
         self.deadlines.last().copied().unwrap_or(self.granted)
     }
 
+    /// Returns the time from which its lease counted when it was granted.
+    pub(crate) fn lease_from(&self) -> Instant {
+        let end = self.deadlines.first().copied().unwrap_or(self.granted);
+        let from = (end + drift(self.lease)).checked_sub(self.lease);
+        from.unwrap_or(self.granted)
+    }
+
     /// Returns the time until which the holder could rely on the lock.
     pub(crate) fn end(&self) -> Instant {
         let by_the_clock = self.deadline().max(self.confirmed);

@@ -59,6 +59,8 @@ pub(crate) struct Log {
     /// The time until which two servers may have accepted writes as the primary.
     pub(crate) divided_until: Option<Instant>,
     pub(crate) violations: Vec<Violation>,
+    /// The milliseconds by which the clock of the server was ahead of this one at times.
+    pub(crate) clock_steps: Vec<i64>,
     /// The number of acquires that have begun, cancelled ones included.
     pub(crate) asked: Vec<Instant>,
     /// The texts that must contain no key, owner or password.

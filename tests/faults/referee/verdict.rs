@@ -165,8 +165,10 @@ impl Verdict {
             true => new.asked,
             false => new.taken_after(),
         };
+        // A process that has not noticed the loss of its lease still grants under it.
+        let is_stale = is_lost_before(row, log, new.lease_from());
         // Otherwise the second grant may precede the first one.
-        let in_order = taken_after >= old.granted;
+        let in_order = taken_after >= old.granted && !is_stale;
         self.expect(new.token > old.token || !in_order, "I4", || {
             let times = |hold: &Hold| {
                 let times = [hold.asked, hold.granted, hold.end()].map(|at| referee.ms(at));
@@ -317,7 +319,12 @@ impl Verdict {
 /// Returns `true` if the store may have lost this hold. Only a fault that destroys data excuses this, and
 /// only for earlier grants.
 fn may_be_forgotten(row: &Row, log: &Log, hold: &Hold) -> bool {
-    let before = |moment: Instant| hold.taken_after() < moment;
+    is_lost_before(row, log, hold.taken_after())
+}
+
+/// Returns `true` if the store may have lost what it had granted at `moment`.
+fn is_lost_before(row: &Row, log: &Log, moment: Instant) -> bool {
+    let before = |end: Instant| moment < end;
     let destroyed = log.outages.iter().any(|outage| before(outage.usable));
     let divided = log.divided_until.is_some_and(before);
     row.loses_data && (destroyed || divided)

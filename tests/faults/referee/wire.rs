@@ -176,7 +176,7 @@ pub(crate) fn renewals_of(lines: &[String], manager: &str) -> Vec<SystemTime> {
     renewals.map(|call| UNIX_EPOCH + call.at).collect()
 }
 
-/// Reports renewals of a key while its only worker had no guard.
+/// Returns `true` for a renewal of a key while its only worker had no guard.
 fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
     let Some(key) = key
         .strip_prefix("lock:")
@@ -189,15 +189,26 @@ fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
         .1
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let at: Instant = referee.start.0 + at.saturating_sub(start);
     let log = referee.log();
-    // A stalled process can delay commands for any time.
-    let troubled = log.outages.iter().any(|outage| {
-        let over = log.divided_until.max(Some(outage.usable));
-        at >= outage.begin && over.is_some_and(|over| at <= over + Duration::from_secs(1))
+    // The line does not tell whether the clock had stepped.
+    let ahead = log.clock_steps.iter().copied();
+    let mut moments = ahead.chain([0]).filter_map(|ahead| {
+        let at = i64::try_from(at.as_micros()).ok()? - 1_000 * ahead;
+        let since = Duration::from_micros(at.try_into().ok()?).checked_sub(start);
+        Some(referee.start.0 + since?)
     });
-    let covers = |end: Instant| end + ON_THE_WAY + referee.stall_detector.delay(end, at) >= at;
-    let guarded = (log.holds.iter())
-        .any(|hold| hold.key == key && hold.granted <= at + ON_THE_WAY && covers(hold.end()));
-    !troubled && !guarded
+    // A stalled process can delay commands for any time.
+    let is_troubled = |at: Instant| {
+        log.outages.iter().any(|outage| {
+            let over = log.divided_until.max(Some(outage.usable));
+            at >= outage.begin && over.is_some_and(|over| at <= over + Duration::from_secs(1))
+        })
+    };
+    let covers = |end: Instant, at| end + ON_THE_WAY + referee.stall_detector.delay(end, at) >= at;
+    let is_guarded = |at: Instant| {
+        (log.holds.iter()).any(|hold| {
+            hold.key == key && hold.granted <= at + ON_THE_WAY && covers(hold.end(), at)
+        })
+    };
+    !moments.any(|at| is_troubled(at) || is_guarded(at))
 }

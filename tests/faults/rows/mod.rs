@@ -1,5 +1,6 @@
 //! The table: one row per fault.
 
+mod clock;
 mod cluster;
 mod downgrade;
 mod http;
@@ -154,6 +155,7 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(queue::rows());
     rows.extend(shared::rows());
     rows.extend(permits::rows());
+    rows.extend(clock::rows());
     rows.extend(downgrade::rows());
     rows.extend(http::rows());
     rows.extend(limits::rows());

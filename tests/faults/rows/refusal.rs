@@ -5,10 +5,11 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep};
-use tower_lock::ErrorKind;
+use tokio::time::{Instant, sleep, sleep_until};
+use tower_lock::{ErrorKind, Mode};
 
 use super::Row;
+use crate::line::{Holder, Line, TURN};
 use crate::run::{PROCESSES, Run};
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND, eventually};
@@ -45,6 +46,18 @@ pub(super) fn rows() -> Vec<Row> {
         .recovers_within(MENDED),
         row("permission withdrawn and restored", |run| {
             Box::pin(no_permission(run))
+        })
+        .logs_in_as(SOMEBODY, "somebody:secret")
+        .may_fail_with(MISCONFIGURED)
+        .recovers_within(MENDED),
+        row("shared: reads of the lock denied", |run| {
+            Box::pin(reads_denied(run, Mode::Shared))
+        })
+        .logs_in_as(SOMEBODY, "somebody:secret")
+        .may_fail_with(MISCONFIGURED)
+        .recovers_within(MENDED),
+        row("permits: reads of the lock denied", |run| {
+            Box::pin(reads_denied(run, Mode::Permit))
         })
         .logs_in_as(SOMEBODY, "somebody:secret")
         .may_fail_with(MISCONFIGURED)
@@ -143,7 +156,7 @@ async fn paused(run: &mut Run) {
     let is_silent = run.is_silent();
     run.proof(is_silent, "no reply");
     // A server that holds back all commands accepts no command from the test either.
-    tokio::time::sleep_until(start + 1_200 * MS).await;
+    sleep_until(start + 1_200 * MS).await;
     let outage = run.end(&begun, 1);
     run.expect_all_kept(outage).await;
 }
@@ -159,7 +172,7 @@ async fn paused_writes(run: &mut Run) {
         .any(|line| line.starts_with("blocked_clients:") && !line.ends_with(":0"));
     run.proof(blocked, "writes are blocked");
     let made = run.connections_since(&begun);
-    tokio::time::sleep_until(start + 3 * SECOND).await;
+    sleep_until(start + 3 * SECOND).await;
     let outage = run.end(&begun, 1);
     // One replacement per process.
     let allowed = PROCESSES as u64;
@@ -218,6 +231,31 @@ async fn no_permission(run: &mut Run) {
     run.proof(log.contains("evalsha"), "evalsha denied");
     run.cli("ACL SETUSER somebody +@all");
     run.end(&begun, 0);
+}
+
+/// Renewals of shared leases and permits read the lock, which those of exclusive leases do not. The lease of one that is
+/// released during the denial expires.
+async fn reads_denied(run: &mut Run, mode: Mode) {
+    let hold = async |process| match mode {
+        Mode::Permit => Holder::permit(run, process, 2).await,
+        _ => Holder::share(run, process).await,
+    };
+    let (kept, released) = (hold(0).await, hold(1).await);
+    let begun = run.begin(None);
+    run.cli("ACL SETUSER somebody -hget -hkeys -hvals");
+    sleep(A_WHILE / 2).await;
+    let at = released.release();
+    sleep(A_WHILE / 2).await;
+    let log = run.cli("ACL LOG 1");
+    run.proof(log.contains("hget"), "a read denied");
+    run.cli("ACL SETUSER somebody +@all");
+    run.end(&begun, 0);
+    let line = Line::form(run, 1, 1).await;
+    sleep_until(at + run.row.lease).await;
+    run.proof(!kept.is_over(), "the other one is held");
+    let released = kept.release();
+    line.expect_served(run, released, 2 * TURN, true).await;
+    run.expect_cleared(0).await;
 }
 
 /// A key that is not a lock, and a held one that another client overwrites.

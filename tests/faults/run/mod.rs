@@ -23,6 +23,7 @@ use crate::support::engine::{MS, Monitor, eventually};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use holders::Expectation;
+pub(crate) use outage::Begun;
 
 /// The number of processes that share the locks.
 pub(crate) const PROCESSES: usize = 3;
