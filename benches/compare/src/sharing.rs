@@ -1,7 +1,9 @@
 //! Readers that join one shared lock in one process. Each case has its own process, prints one figure and ends.
 
+use std::collections::HashMap;
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -25,6 +27,7 @@ pub(crate) async fn share(what: &str, url: &str) -> Result<(), Failure> {
         "redis" => joins(LockManager::connect(url).await?).await?,
         "memory" => joins(LockManager::in_memory()).await?,
         "request" => requests(LockManager::in_memory()).await?,
+        "table" => table(LockManager::in_memory()).await?,
         "rwlock" => rw_lock().await?,
         "readers" => readers(url).await?,
         _ => return Err("nothing of that name".into()),
@@ -67,6 +70,33 @@ async fn requests(locks: LockManager) -> Result<f64, Failure> {
     });
     rate.await
 }
+
+/// As [`requests`]. In addition, each task is in a table while it has run, as the owner of a join is.
+async fn table(locks: LockManager) -> Result<f64, Failure> {
+    let (table, next) = (Arc::default(), Arc::new(AtomicU64::new(0)));
+    let rate = rate(move || {
+        let (locks, next) = (locks.clone(), Arc::clone(&next));
+        let table: Arc<Mutex<HashMap<u64, Arc<Entry>>>> = Arc::clone(&table);
+        async move {
+            let request = black_box(locks.acquire("joined").shared().into_future());
+            read_clocks()?;
+            let task = next.fetch_add(1, Ordering::Relaxed);
+            let entry = Arc::new([0; ENTRY]);
+            let shared = Arc::clone(&entry);
+            table.lock().map_err(|_| "poisoned")?.insert(task, shared);
+            yield_now().await;
+            read_clocks()?;
+            let removed = table.lock().map_err(|_| "poisoned")?.remove(&task);
+            drop((request, entry, removed));
+            Ok(())
+        }
+    });
+    rate.await
+}
+
+/// The size of what a table has of each reader.
+const ENTRY: usize = 160;
+type Entry = [u8; ENTRY];
 
 /// Reads the clock of tokio, and the one that includes the time in which the machine is suspended.
 fn read_clocks() -> Result<(), Failure> {

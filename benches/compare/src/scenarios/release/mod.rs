@@ -37,7 +37,10 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
     let connection = client.and_then(|client| client.get_connection());
     let mut connection = connection.map_err(|error| error.to_string())?;
     let known = Format::Queue.is_known(&mut connection)?;
-    assert!(known, "BUG: the script differs from the one that tower-lock sends");
+    assert!(
+        known,
+        "BUG: the script differs from the one that tower-lock sends"
+    );
     let _pinned = OnOneCore::new(vec![std::process::id(), bench.server_process()])?;
     for size in SIZES {
         let mut calls = Calls::new(&mut connection, size)?;

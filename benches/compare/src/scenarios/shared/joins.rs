@@ -7,10 +7,14 @@ use crate::table::{Series, ratio, thousands};
 use crate::target::{self, Target};
 
 /// Each is a process of its own.
-const KINDS: [(&str, &str); 4] = [
+const KINDS: [(&str, &str); 5] = [
     ("redis", "tower-lock on Redis"),
     ("memory", "tower-lock on memory"),
     ("request", "requests and clocks, without a lock"),
+    (
+        "table",
+        "the same, and a table of the readers under a mutex",
+    ),
     ("rwlock", "`tokio::sync::RwLock`"),
 ];
 const LEAST: f64 = 1_000_000.0;
