@@ -1,6 +1,7 @@
 //! The queue of a lock's waiters in Redis: the scripts against a reference, and the rules of the order.
 
 mod clock;
+mod commands;
 mod comparison;
 mod drops;
 mod expected;
