@@ -75,7 +75,8 @@
 //! | held, exclusive | the result of the downgrade is unknown | surrendered | mark the guard lost; release | releaser |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
-//! | held | last release, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
+//! | held | last release, a waiter of the same mode, budget left | held by the first in the queue | resolve it | watchdog |
+//! | held | last release, the first waiter is of another mode | surrendered | release: the backend grants readers of all processes together | releaser |
 //! | held | last release otherwise | surrendered | release | releaser |
 //! | held | handed off, the budget is about to end, waiters | | send an extension | its own task |
 //! | held | extended | | begin a fresh budget; the guard's deadline moves | watchdog |

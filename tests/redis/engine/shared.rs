@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockManager};
 
-use crate::support::engine::{MS, SECOND};
+use crate::support::engine::{MS, SECOND, scripts_called};
 use crate::support::redis_server::RedisServer;
 
 /// The time by which a holder may exceed its sleep on a busy machine.
@@ -35,6 +35,25 @@ async fn readers_of_two_processes_exclude_writer() {
     assert!(writer.fencing_token() > token);
     writer.release().await.unwrap();
     assert_eq!(server.cli(&["exists", "lock:k"]), "0");
+}
+
+/// A renewal is due when the last reply is older than 50 ms.
+#[tokio::test]
+async fn readers_of_process_join_without_command() {
+    const TIMES: usize = 1_000;
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let first = locks.acquire("k").shared().await.unwrap();
+    let (before, start) = (scripts_called(&server), Instant::now());
+    for _ in 0..TIMES {
+        let joined = locks.acquire("k").shared().await.unwrap();
+        assert_eq!(joined.fencing_token(), first.fencing_token());
+        joined.release().await.unwrap();
+    }
+    let renewals = start.elapsed().as_millis() as u64 / 50;
+    let sent = scripts_called(&server) - before;
+    assert!(sent <= 1 + renewals, "{sent} commands, {renewals} due");
+    first.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
