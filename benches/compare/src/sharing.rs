@@ -71,7 +71,8 @@ async fn requests(locks: LockManager) -> Result<f64, Failure> {
     rate.await
 }
 
-/// As [`requests`]. In addition, each task is in a table while it has run, as the owner of a join is.
+/// As [`requests`]. In addition, each task has an entry in a table from its request to its end, as the owner of a join
+/// has.
 async fn table(locks: LockManager) -> Result<f64, Failure> {
     let (table, next) = (Arc::default(), Arc::new(AtomicU64::new(0)));
     let rate = rate(move || {
@@ -94,7 +95,7 @@ async fn table(locks: LockManager) -> Result<f64, Failure> {
     rate.await
 }
 
-/// The size of what a table has of each reader.
+/// The size of an entry in bytes.
 const ENTRY: usize = 160;
 type Entry = [u8; ENTRY];
 
