@@ -70,7 +70,7 @@ async fn on_one_server(version: &'static str) -> Vec<Row> {
     }
     shared::excluded(&mut sides).await;
     shared::consistent(&mut sides).await;
-    shared::writers_among_readers(&mut sides).await;
+    shared::writers_among_others(&mut sides).await;
     cases::watchdogs(&mut sides).await;
     cases::crashes(&mut sides).await;
     cases::views(&mut sides).await;
@@ -115,7 +115,7 @@ async fn in_a_cluster(version: &'static str) -> Vec<Row> {
     cases::names(&mut sides).await;
     shared::excluded(&mut sides).await;
     shared::consistent(&mut sides).await;
-    shared::writers_among_readers(&mut sides).await;
+    shared::writers_among_others(&mut sides).await;
     sides.rows
 }
 
@@ -126,6 +126,6 @@ async fn with_plain_messages(version: &'static str) -> Vec<Row> {
     cases::exclusion(&mut sides, 1, 1, 25).await;
     cases::wake_ups(&mut sides).await;
     turns::among_busy_managers(&mut sides, 2, TURNS_OF_PLAIN).await;
-    shared::writers_among_readers(&mut sides).await;
+    shared::writers_among_others(&mut sides).await;
     sides.rows
 }

@@ -152,70 +152,95 @@ pub(crate) async fn consistent(sides: &mut Sides) {
     sides.row("no write during a read", BOTH, result);
 }
 
-/// Managers whose one client each reads again as soon as it has released.
-struct Readers {
+/// Managers whose one client each acquires again as soon as it has released.
+struct Holders {
     over: Arc<AtomicBool>,
-    reads: Arc<AtomicU64>,
+    holds: Arc<AtomicU64>,
     clients: Vec<JoinHandle<()>>,
 }
 
-impl Readers {
-    async fn start(sides: &Sides, name: &'static str, managers: u64) -> Self {
-        let (over, reads) = (
+impl Holders {
+    async fn start(
+        sides: &Sides,
+        name: &'static str,
+        managers: u64,
+        acquire: fn(Acquire) -> Acquire,
+    ) -> Self {
+        let (over, holds) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
         let mut clients = Vec::new();
-        for reader in 0..managers {
+        for holder in 0..managers {
             let locks = sides.rust().await;
-            let (over, reads) = (Arc::clone(&over), Arc::clone(&reads));
+            let (over, holds) = (Arc::clone(&over), Arc::clone(&holds));
             clients.push(tokio::spawn(async move {
                 for round in 0_u64.. {
                     if over.load(Ordering::SeqCst) {
                         return;
                     }
-                    let guard = locks.acquire(name).shared().await.expect("in its turn");
-                    let hold = 25 + (17 * reader + 29 * round) % 51;
+                    let guard = acquire(locks.acquire(name)).await;
+                    let hold = 25 + (17 * holder + 29 * round) % 51;
                     sleep(Duration::from_millis(hold)).await;
-                    drop(guard);
-                    reads.fetch_add(1, Ordering::SeqCst);
+                    drop(guard.expect("in its turn"));
+                    holds.fetch_add(1, Ordering::SeqCst);
                 }
             }));
         }
         Self {
             over,
-            reads,
+            holds,
             clients,
         }
     }
 
-    fn reads(&self) -> u64 {
-        self.reads.load(Ordering::SeqCst)
+    fn holds(&self) -> u64 {
+        self.holds.load(Ordering::SeqCst)
     }
 
     async fn stop(self) {
         self.over.store(true, Ordering::SeqCst);
         for client in self.clients {
-            client.await.expect("no reader panics");
+            client.await.expect("no holder panics");
         }
     }
 }
 
-/// A writer of each side among eight managers whose reads overlap without end.
-pub(crate) async fn writers_among_readers(sides: &mut Sides) {
+/// A writer of each side among eight managers whose reads overlap without end, and among as many whose permits do.
+pub(crate) async fn writers_among_others(sides: &mut Sides) {
+    let readers = (
+        "interop:writers:readers",
+        Acquire::shared as fn(Acquire) -> Acquire,
+        "a writer among 8 readers",
+    );
+    let permits = (
+        "interop:writers:permits",
+        (|acquire| acquire.permits(6)) as fn(Acquire) -> Acquire,
+        "a writer among 8 clients with 6 permits",
+    );
+    for (name, acquire, case) in [readers, permits] {
+        writers_among(sides, name, acquire, case).await;
+    }
+}
+
+async fn writers_among(
+    sides: &mut Sides,
+    name: &'static str,
+    acquire: fn(Acquire) -> Acquire,
+    case: &'static str,
+) {
     const MANAGERS: u64 = 8;
     const TIMES: usize = 20;
     const JAVA_WITHIN: Duration = Duration::from_secs(8);
-    /// The longest read is 75 ms.
+    /// The longest hold is 75 ms.
     const RUST_WITHIN: Duration = Duration::from_millis(150);
-    let name = "interop:shared:writers";
     let (locks, mut java) = (sides.rust().await, sides.java().await);
     java.call("a", "lock", name, &[]).await;
     java.call("a", "unlock", name, &[]).await;
-    let readers = Readers::start(sides, name, MANAGERS).await;
+    let holders = Holders::start(sides, name, MANAGERS, acquire).await;
     sleep(SECOND).await;
     let (mut of_java, mut of_rust) = (Latencies::default(), Latencies::default());
-    let before = readers.reads();
+    let before = holders.holds();
     let start = Instant::now();
     for _ in 0..TIMES {
         let asked = Instant::now();
@@ -233,16 +258,17 @@ pub(crate) async fn writers_among_readers(sides: &mut Sides) {
         java.call("a", "unlock", name, &[]).await;
         sleep(200 * MS).await;
     }
-    let rate = (readers.reads() - before) as f64 / start.elapsed().as_secs_f64();
-    readers.stop().await;
+    let rate = (holders.holds() - before) as f64 / start.elapsed().as_secs_f64();
+    holders.stop().await;
     // On a busy machine, some processes run late.
     for (direction, waits, part, limit) in [
         (RUST_JAVA, &of_rust, 0.9, RUST_WITHIN),
         (JAVA_RUST, &of_java, 1.0, JAVA_WITHIN),
     ] {
-        let result = format!("{waits}; {rate:.0} reads per second");
-        sides.row("a writer among 8 readers", direction, result);
-        assert!(waits.at(part) <= limit, "{direction}: {waits}");
-        assert!(waits.at(1.0) <= limit.max(SECOND), "{direction}: {waits}");
+        let result = format!("{waits}; {rate:.0} holds of others per second");
+        sides.row(case, direction, result);
+        assert!(waits.at(part) <= limit, "{case}, {direction}: {waits}");
+        let longest = limit.max(SECOND);
+        assert!(waits.at(1.0) <= longest, "{case}, {direction}: {waits}");
     }
 }
