@@ -45,7 +45,7 @@ fn contend(manager: u8) -> Call {
     }
 }
 
-/// Runs a call. Returns the reply, and the commands of its script in order of the alphabet.
+/// Runs a call. Returns the reply, and the commands of its script in alphabetical order.
 fn commands_of(connection: &mut Connection, call: &Call) -> (Reply, Vec<String>) {
     let mut reset = redis::cmd("CONFIG");
     reset.arg("RESETSTAT").exec(connection).unwrap();
@@ -81,7 +81,7 @@ fn exclusive_calls_run_few_commands() {
     let server = FrozenServer::start();
     let mut connection = server.connect();
     let mut run = |call: &Call| commands_of(&mut connection, call);
-    // The first counter of a server is that of its clock.
+    // The first grant of a server takes its counter from the clock.
     for call in [acquire(1), Call::Release(lease(1))] {
         run(&call);
     }

@@ -252,6 +252,11 @@ impl Model {
         }
     }
 
+    /// Returns `true` if clients outside the queue listen at this server and are due a turn.
+    fn is_heard_outside(&self) -> bool {
+        self.others > 0 && self.is_turn_due()
+    }
+
     /// Returns `true` if the time of a mark that was set for `span` has not come yet.
     fn is_ahead(&self, mark: i64, span: i64) -> bool {
         mark > self.now && mark <= self.now + span

@@ -37,7 +37,7 @@ fn random_steps_follow_reference() {
     let mut reached = BTreeMap::new();
     // The tenths of the steps.
     let (plain, sharded) = if has_sharded_messages() {
-        (4, 1)
+        (3, 1)
     } else {
         (6, 0)
     };
@@ -48,6 +48,7 @@ fn random_steps_follow_reference() {
         (Counted::All, Flavor::Guarded, 2),
         (Counted::All, Flavor::Sharded, sharded),
         (Counted::All, Flavor::Both, sharded),
+        (Counted::Ours, Flavor::Both, sharded),
     ];
     assert_eq!(kinds.iter().map(|it| it.2).sum::<u64>(), 10);
     let cases = || CASES.into_iter().chain(PERMIT_CASES);

@@ -26,6 +26,14 @@ fn share(number: u8, ttl: i64) -> Call {
     Call::Share { lease, ttl }
 }
 
+fn renew(number: u8) -> Call {
+    Call::RenewShared {
+        lease: reader(number),
+        ttl: TTL,
+        alone: false,
+    }
+}
+
 fn contend(lease: String) -> Call {
     Call::Contend {
         lease,
@@ -40,6 +48,18 @@ fn waits(reply: &Reply) -> bool {
 
 fn run(connection: &mut Connection, call: &Call) -> Reply {
     call.run(connection, Counted::All).0
+}
+
+fn await_no_subscriber(connection: &mut Connection) {
+    let mut count = || -> usize {
+        let mut count = redis::cmd("PUBSUB");
+        let count = count.arg("NUMSUB").arg(CHANNEL).query(connection);
+        let (_, count): (String, usize) = count.unwrap();
+        count
+    };
+    while count() > 0 {
+        std::thread::yield_now();
+    }
 }
 
 fn ttl(connection: &mut Connection) -> i64 {
@@ -133,25 +153,12 @@ fn place_of_gone_clients_stops_no_reader() {
     assert_eq!(run(&mut connection, &share(1, TTL)), Reply::Granted(0));
     assert!(waits(&run(&mut connection, &contend(writer(2)))));
     let outside = server.subscribe(&[CHANNEL.to_owned()]);
-    let renew = Call::RenewShared {
-        lease: reader(1),
-        ttl: TTL,
-        alone: false,
-    };
-    assert_eq!(run(&mut connection, &renew), Reply::Number(2));
+    assert_eq!(run(&mut connection, &renew(1)), Reply::Number(2));
     assert!(waits(&run(&mut connection, &contend(reader(3)))));
     drop(outside);
     // The next attempt of the reader is due, so it can be served.
     server.advance(10);
-    let count = |connection: &mut Connection| -> usize {
-        let mut count = redis::cmd("PUBSUB");
-        let count = count.arg("NUMSUB").arg(CHANNEL).query(connection);
-        let (_, count): (String, usize) = count.unwrap();
-        count
-    };
-    while count(&mut connection) > 0 {
-        std::thread::yield_now();
-    }
+    await_no_subscriber(&mut connection);
     assert_eq!(
         run(&mut connection, &Call::Leave(writer(2))),
         Reply::Number(0)
@@ -191,20 +198,38 @@ fn readers_leave_turns_to_clients_at_their_node() {
         let mut server = FrozenServer::start();
         let mut connection = server.connect();
         let mut run = |call: &Call| call.run(&mut connection, counted).0;
-        let renew = |number| Call::RenewShared {
-            lease: reader(number),
-            ttl: TTL,
-            alone: false,
-        };
         assert_eq!(run(&share(1, TTL)), Reply::Granted(0));
-        assert_eq!(run(&renew(1)), Reply::Number(1), "nobody listens");
+        assert_eq!(run(&renew(1)), Reply::Number(1), "no client listens");
         let _outside = server.subscribe(&[CHANNEL.to_owned()]);
         assert_eq!(run(&renew(1)), Reply::Number(2), "{counted:?}");
         assert_eq!(run(&share(2, TTL)), Reply::Outside(TTL));
         assert_eq!(run(&Call::Release(writer(1))), Reply::Number(3));
         assert_eq!(run(&share(2, TTL)), Reply::Granted(0));
-        assert_eq!(run(&renew(2)), Reply::Number(1), "the turn was just now");
+        let soon = "a turn began less than 500 ms ago";
+        assert_eq!(run(&renew(2)), Reply::Number(1), "{soon}");
         server.advance(500);
         assert_eq!(run(&renew(2)), Reply::Number(2));
+    }
+}
+
+/// A client that listens at another node may still wait, so its place stays for the time when the lock is free.
+#[test]
+fn place_of_uncounted_clients_stops_no_reader() {
+    for counted in [Counted::Ours, Counted::Nothing] {
+        let server = FrozenServer::start();
+        let mut connection = server.connect();
+        let mut run = |call: &Call| call.run(&mut connection, counted).0;
+        assert_eq!(run(&share(1, TTL)), Reply::Granted(0));
+        let outside = server.subscribe(&[CHANNEL.to_owned()]);
+        assert_eq!(run(&renew(1)), Reply::Number(2), "{counted:?}");
+        drop(outside);
+        await_no_subscriber(&mut server.connect());
+        assert_eq!(run(&renew(1)), Reply::Number(1), "{counted:?}");
+        assert_eq!(run(&share(2, TTL)), Reply::Granted(0));
+        assert_eq!(run(&contend(reader(3))), Reply::Granted(0));
+        for number in [1, 2] {
+            assert_eq!(run(&Call::Release(writer(number))), Reply::Number(1));
+        }
+        assert_eq!(run(&Call::Release(writer(3))), Reply::Number(3));
     }
 }

@@ -69,6 +69,13 @@ impl Model {
         self.settle();
     }
 
+    /// Clients that the server does not count may still wait for the free lock.
+    pub(super) fn forget_others_if_counted(&mut self) {
+        if self.counted == Counted::All {
+            self.forget_others();
+        }
+    }
+
     pub(super) fn offer(&mut self) {
         if !self.queue.places.contains(&Place::Others) && self.may_grow() {
             self.queue.places.push(Place::Others);
@@ -126,13 +133,18 @@ impl Model {
     /// Serves the first waiter of the free body. `own` is served without a transfer. `beside`: leases of this mode hold
     /// the body, so a place that does not fit ends the search.
     pub(super) fn serve(&mut self, own: Option<&str>, beside: Option<Mode>) -> Served {
-        let due = self.is_turn_due();
-        let others = due && beside.is_none();
+        let others = beside.is_none() && self.is_turn_due();
         let mut asleep = None;
         let places = self.queue.places.clone();
         for (ahead, place) in places.into_iter().take(32).enumerate() {
             let (lease, listens, until) = match place {
-                Place::Others if beside.is_some() && due => return Served::Nobody,
+                Place::Others if beside.is_some() => {
+                    if self.is_heard_outside() {
+                        return Served::Nobody;
+                    }
+                    self.forget_others_if_counted();
+                    continue;
+                }
                 Place::Others => {
                     self.forget_others();
                     if others && self.begin_turn() {

@@ -46,8 +46,8 @@ impl Model {
         }
         for place in self.queue.places.clone().into_iter().take(32) {
             match place {
-                Place::Others if self.is_turn_due() => return true,
-                Place::Others => self.forget_others(),
+                Place::Others if self.is_heard_outside() => return true,
+                Place::Others => self.forget_others_if_counted(),
                 Place::Lease { lease, .. } if own == lease => return false,
                 Place::Lease { lease, until, .. } => {
                     let both = [own, &lease].map(mode_of);
@@ -105,7 +105,7 @@ impl Model {
 
     /// The clients outside the queue receive a place in it, if one of them listens at this server.
     pub(super) fn announce_others(&mut self) {
-        let waits = self.others > 0 && !self.foreign_queue && self.is_turn_due();
+        let waits = !self.foreign_queue && self.is_heard_outside();
         if waits && !self.queue.places.contains(&Place::Others) {
             self.offer();
             if self.queue.places.contains(&Place::Others) {

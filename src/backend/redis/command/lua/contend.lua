@@ -54,10 +54,8 @@ if not again then
   end
   local mode = mode_of(lease)
   if left ~= -2 and mode and redis.call('hget', body, 'mode') == mode then
-    local fine, wanted = pcall(function()
-      announce(queue, channel, now)
-      return is_wanted(queue, channel, now, lease)
-    end)
+    pcall(announce, queue, channel, now)
+    local fine, wanted = pcall(is_wanted, queue, channel, now, lease)
     local wait = limit > 0 and full(body, limit, now)
     left = wait or fine and wanted and left or -2
   end

@@ -102,6 +102,12 @@ local function is_turn_due(queue, channel, now, outside)
   end
   return outside
 end
+-- Returns true if clients outside the queue listen at this server and are due a turn. A lock that several leases hold
+-- becomes free only for clients that exist: their turn delays the other leases.
+local function is_heard_outside(queue, channel, now)
+  local all, ours = listeners(channel)
+  return all > ours and is_turn_due(queue, channel, now, true)
+end
 -- Sets the TTL of a queue without places to that of its marks, unless the caller enters it.
 local function settle(queue, places)
   if not enters and (places or redis.call('zcount', queue, '-inf', '1e12')) == 0 then
@@ -297,10 +303,13 @@ end
 local function serve(body, queue, channel, now, own, others, beside)
   local asleep
   for index, lease in ipairs(redis.call('zrange', queue, '0', '31')) do
-    if lease == '~' then
-      if beside and is_turn_due(queue, channel, now) then
+    if lease == '~' and beside then
+      if is_heard_outside(queue, channel, now) then
         return false
+      elseif not blind then
+        forget(queue, lease)
       end
+    elseif lease == '~' then
       forget(queue, lease)
       if others and begin_turn(queue, now) then
         return '~'

@@ -15,10 +15,10 @@ local function share(i)
       end
     end
     -- A queue of a foreign type, or one that this user may not use, is no queue.
+    if queue and left ~= -2 then
+      pcall(announce, queue, channel, now)
+    end
     local fine, wanted = pcall(function()
-      if queue and left ~= -2 then
-        announce(queue, channel, now)
-      end
       return queue and redis.call('exists', queue) == 1 and is_wanted(queue, channel, now, name, name)
     end)
     if fine and wanted then

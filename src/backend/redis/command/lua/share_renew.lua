@@ -22,10 +22,10 @@ for i = 1, count do
     if now + ttl > tonumber(at) then
       redis.call('hset', body, name, string.format('%.0f', now + ttl))
     end
+    if queue then
+      pcall(announce, queue, channel, now)
+    end
     local fine, wanted = pcall(function()
-      if queue then
-        announce(queue, channel, now)
-      end
       return queue and redis.call('exists', queue) == 1 and is_wanted(queue, channel, now, name)
     end)
     answer = fine and wanted and 2 or 1

@@ -1,10 +1,9 @@
 -- Appended to queue.lua in the scripts that grant shared leases and permits, or renew them.
 --
 -- Gives the clients that listen outside the queue a place in it: a lock that several leases hold may not become free
--- otherwise. At least one of them must listen at this server, because every turn delays the other leases.
+-- otherwise.
 local function announce(queue, channel, now)
-  local all, ours = listeners(channel)
-  local due = all > ours and is_turn_due(queue, channel, now, true)
+  local due = is_heard_outside(queue, channel, now)
   if due and not redis.call('zscore', queue, '~') and enter(queue, '~', 0) then
     redis.call('pexpire', queue, LIFE)
   end
@@ -22,10 +21,11 @@ local function is_wanted(queue, channel, now, own, reader)
         return left
       end
     elseif name == '~' then
-      if is_turn_due(queue, channel, now) then
+      if is_heard_outside(queue, channel, now) then
         return true
+      elseif not blind then
+        forget(queue, name)
       end
-      forget(queue, name)
     elseif name == '~!' or name == '~@' or is_shared(own) and is_shared(name) then
       -- It delays no shared lease.
     elseif deadline(queue, name, now) then
