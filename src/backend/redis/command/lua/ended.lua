@@ -16,7 +16,8 @@ local function ended(body, lease)
     at = redis.pcall('hget', body, name)
   end
   if type(at) ~= 'string' then
-    return 0
+    -- An error, or nothing.
+    return at or 0
   end
   local is_permit = string.byte(name) == 112
   local others = redis.call('hlen', body) - (is_permit and 3 or 2)

@@ -25,7 +25,7 @@ if ARGV[4] == '1' and mode_of(name) then
       pcall(admit, KEYS[1], KEYS[2], ARGV[2], clock())
     end
     -- Others hold the lock. This lease may have expired before them.
-    return held == KEPT and 1 or 0
+    return held == KEPT and 1 or held
   end
 else
   redis.call('del', KEYS[1])
