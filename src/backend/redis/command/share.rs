@@ -135,9 +135,13 @@ impl Calls {
             self.renew_exclusive(route, &exclusive),
             self.renew_shared_all(route, &shared)
         );
-        // The failure of one call does not concern the leases of the other.
-        let mut renewed = spread(renewed, renewals.len()).into_iter();
-        let mut shared = spread(shared, renewals.len()).into_iter();
+        let of_call = |outcomes: Outcomes<Renewed>| match outcomes {
+            // The caller sends one call per key. It may repeat a renewal that succeeded.
+            Err(error) if error.may_spare_keys() => Err(error),
+            // The failure of one call does not concern the leases of the other.
+            outcomes => Ok(spread(outcomes, renewals.len()).into_iter()),
+        };
+        let (mut renewed, mut shared) = (of_call(renewed)?, of_call(shared)?);
         let next = |it: &&Renewal| match it.mode {
             Mode::Exclusive => renewed.next(),
             Mode::Shared | Mode::Permit => shared.next(),
