@@ -75,8 +75,7 @@
 //! | held, exclusive | the result of the downgrade is unknown | surrendered | mark the guard lost; release | releaser |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
-//! | held | last release, a waiter of the same mode, budget left | held by the first in the queue | resolve it | watchdog |
-//! | held | last release, the first waiter is of another mode | surrendered | release: the backend grants readers of all processes together | releaser |
+//! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | resolve it | watchdog |
 //! | held | last release otherwise | surrendered | release | releaser |
 //! | held | handed off, the budget is about to end, waiters | | send an extension | its own task |
 //! | held | extended | | begin a fresh budget; the guard's deadline moves | watchdog |
@@ -102,6 +101,9 @@
 //! | yielding | acquire | contending | queue behind others; the loop enters the backend's queue | loop |
 //! | yielding | acquire with `no_wait` | contending, inline | send the attempt | |
 //! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
+//!
+//! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
+//! other processes, whom the backend grants together with them. Permits are counted in the backend.
 //!
 //! A held lease has an upkeep ([`lease`]). Without the task of a row, the lease expires at the guard's deadline:
 //!
