@@ -16,7 +16,7 @@
 
 mod send;
 mod service;
-#[allow(dead_code)] // It ends without a signal.
+#[allow(dead_code)] // This example ends without a signal.
 #[path = "../shared/mod.rs"]
 mod shared;
 

@@ -35,6 +35,8 @@ pub(crate) async fn send(ports: &[u16]) -> Result<[Seen; TENANTS.len()], Failure
     for (at, (tenant, count)) in TENANTS.into_iter().enumerate() {
         for n in 0..count {
             let url = format!("http://127.0.0.1:{}/report", ports[n % ports.len()]);
+            // Another run may use the same store.
+            let tenant = format!("{tenant}:{}", std::process::id());
             let request = Request::get(url).header("x-tenant", tenant);
             let response = http.request(request.body(Empty::new())?);
             requests.spawn(async move {

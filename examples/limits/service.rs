@@ -22,7 +22,7 @@ use crate::Failure;
 pub(crate) const LIMIT: u32 = 10;
 /// How long a report takes.
 const WORK: Duration = Duration::from_millis(200);
-/// How long the last releases have.
+/// The time limit of the last releases.
 const GRACE: Duration = Duration::from_secs(5);
 
 fn app(locks: LockManager) -> Router {
@@ -32,7 +32,7 @@ fn app(locks: LockManager) -> Router {
     Router::new().route("/report", get(report).route_layer(limit))
 }
 
-/// When a report ran. All processes read the clock of one machine. It checks the locks, and no lock reads it.
+/// When a report ran, by the clock of the machine. The table is made of these times. No lock depends on them.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) began: SystemTime,
@@ -71,7 +71,9 @@ impl Service {
             .spawn()?;
         let output = process.stdout.take().ok_or("it has no output")?;
         let line = BufReader::new(output).lines().next_line().await?;
-        let port = line.ok_or("a process did not start")?.parse()?;
+        let line = line.ok_or("a process did not start")?;
+        let port = line.parse();
+        let port = port.map_err(|_| format!("a process printed `{line}`, not its port"))?;
         let kind = Kind::Process(process);
         Ok(Self { port, kind })
     }
