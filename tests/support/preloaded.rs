@@ -1,7 +1,7 @@
 //! A library that replaces a clock of another process, with a number that the test can change.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
+use std::io::{Seek as _, Write as _};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -42,7 +42,10 @@ impl Preloaded {
 
     pub(crate) fn set(&self, number: i64) {
         // The file keeps its length: the process has mapped it.
-        let written = self.number.write_all_at(&number.to_ne_bytes(), 0);
+        let mut file = &self.number;
+        let written = file
+            .rewind()
+            .and_then(|()| file.write_all(&number.to_ne_bytes()));
         written.expect("the file can be written");
     }
 

@@ -1,4 +1,4 @@
-/* Preloaded: a wall clock that stands still at the number, in milliseconds. */
+/* Preloaded: a wall clock frozen at the number, in milliseconds. */
 #include "number.h"
 
 int clock_gettime(clockid_t clock, struct timespec *at) {
