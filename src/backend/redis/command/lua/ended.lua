@@ -15,9 +15,12 @@ local function ended(body, lease)
     name = 'p' .. lease
     at = redis.pcall('hget', body, name)
   end
-  if type(at) ~= 'string' then
-    -- An error, or nothing.
-    return at or 0
+  if not at then
+    return 0
+  elseif type(at) == 'table' then
+    -- A user may lack the permission to read the fields. It then has no such lease, unless the permission was withdrawn.
+    local own = redis.call('hexists', body, 's' .. lease) + redis.call('hexists', body, 'p' .. lease)
+    return own > 0 and at or 0
   end
   local is_permit = string.byte(name) == 112
   local others = redis.call('hlen', body) - (is_permit and 3 or 2)
