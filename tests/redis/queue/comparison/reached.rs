@@ -109,15 +109,22 @@ impl Comparison {
             _ => BTreeMap::new(),
         };
         let (old, new) = (permits(before), permits(&self.model));
+        // A lease that ends may have a place in the queue, and be granted again.
+        let ended = match call {
+            Call::Release(lease) | Call::Leave(lease) | Call::Force { holder: lease, .. } => lease,
+            _ => "",
+        };
+        let ends = |name: &String| !ended.is_empty() && name.ends_with(ended);
         let is_live = |name: &String| old.get(name).is_some_and(|until| *until > before.now);
+        let stays = |name: &String| is_live(name) && !ends(name);
         let held = old.keys().filter(|it| is_live(it)).count();
         // Leases that have expired may stay beside others.
         let fresh = new
             .iter()
-            .filter(|(it, until)| **until > before.now && !is_live(it));
+            .filter(|(it, until)| **until > before.now && !stays(it));
         let mut limits: Vec<_> = fresh.filter_map(|(it, _)| limit_of(it)).collect();
         limits.sort_unstable();
-        let left = new.keys().filter(|it| is_live(it)).count();
+        let left = new.keys().filter(|it| stays(it)).count();
         // Some order of the grants keeps all limits.
         for (others, limit) in (left..).zip(&limits) {
             let limit = usize::try_from(*limit).unwrap();
