@@ -43,7 +43,8 @@ struct Repr {
 pub enum ErrorKind {
     /// Another owner held the lock for the whole wait, or at the single attempt.
     Busy,
-    /// All permits of the key were held for the whole wait, or at the single attempt.
+    /// No [permit](crate::Acquire::permits) of the key was free for the whole wait, or at the single attempt: other
+    /// owners held all of them, or held the key shared or exclusively, or were ahead.
     Full,
     /// The manager has the maximum number of waiters for this key
     /// ([`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key)).
@@ -80,7 +81,10 @@ pub enum ErrorKind {
     /// An option of the acquire is out of bounds, or a [`downgrade`](crate::LockGuard::downgrade) is not possible; the
     /// source is a [`ConfigError`].
     InvalidOption,
-    /// The key exists in the backend and is not a lock. It is never touched.
+    /// The key exists in the backend and is not a lock: choose another prefix, or remove it. It is never touched.
+    ///
+    /// The other cause: the owner holds the lock [shared](crate::Acquire::shared) and asks for a
+    /// [permit](crate::Acquire::permits) of it, or the reverse. It must release the first one before, or use one mode.
     KeyConflict,
     /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times already.
     ReentrancyLimit,
@@ -212,7 +216,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind() {
             ErrorKind::Busy => "lock is held by another owner",
-            ErrorKind::Full => "all permits are held by other owners",
+            ErrorKind::Full => "no permit of the lock is free",
             ErrorKind::TooManyWaiters => "too many waiters for this lock",
             ErrorKind::Overloaded => "too many waiters for locks",
             ErrorKind::Unavailable => "lock backend is unavailable",
@@ -226,7 +230,7 @@ impl fmt::Display for Error {
             ErrorKind::BodyTimeout => "request body is late",
             ErrorKind::BodyFailed => "request body is incomplete",
             ErrorKind::InvalidOption => "option of the lock is invalid",
-            ErrorKind::KeyConflict => "key holds a value that is not a lock",
+            ErrorKind::KeyConflict => "key holds other data, or its owner holds another mode",
             ErrorKind::ReentrancyLimit => "owner holds the lock too many times",
             ErrorKind::Upgrade => {
                 "owner holds the lock shared, or a permit of it, and asks for an exclusive one"

@@ -64,13 +64,14 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A number that increases with each fresh grant of a key. The storage behind the lock uses it to reject
+/// A number that increases with each fresh grant of an exclusive lock. The storage behind the lock uses it to reject
 /// the write of a stale holder.
 ///
-/// Tokens strictly increase per key: over hand-offs in the process, over grants to other processes, and
-/// over an empty restart of the backend. Reentrant grants share the token of the outermost one. A nested
-/// hold of one key out of several has that key's own token, so write with the outer guard's token
-/// throughout. A token fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so JSON requires a
+/// The tokens of exclusive locks strictly increase per key: over hand-offs in the process, over grants to other
+/// processes, and over an empty restart of the backend. [Readers](crate::guide::shared#tokens) of one process share a
+/// token, and the storage only compares it. Permits are not fenced from each other. Reentrant grants share the token of
+/// the outermost one. A nested hold of one key out of several has that key's own token, so write with the outer guard's
+/// token throughout. A token fits a signed 64-bit integer (SQL `BIGINT`) and exceeds 2^53, so JSON requires a
 /// string. Tokens of different keys are not comparable. Tokens from Redisson's counters
 /// (`redisson_fencing_tokens`) are small and restart at 1 if Redis loses its data.
 ///

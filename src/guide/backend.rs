@@ -27,7 +27,8 @@
 //! |---|---|---|
 //! | [`contend`](crate::Backend::contend), [`leave`](crate::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
 //! | [`release_or_keep`](crate::Backend::release_or_keep), [`extend`](crate::Backend::extend) | `release`, no change | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands |
-//! | [`downgrade`](crate::Backend::downgrade) | an error: the store has no shared leases | has [`modes`](crate::Backend::modes) with shared leases |
+//! | [`modes`](crate::Backend::modes) | exclusive leases only | has shared leases or permits. It then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest) and a [`ContendRequest`](crate::backend::ContendRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal) |
+//! | [`downgrade`](crate::Backend::downgrade) | an error: the store has no shared leases | has `modes` with shared leases |
 //! | [`recoveries`](crate::Backend::recoveries) | no hints | detects that it is available again after an outage |
 //! | [`group`](crate::Backend::group) | one group | has parts that can hang separately |
 //! | [`response_timeout`](crate::Backend::response_timeout) | 500 ms | has another bound for one command: `no_wait` ends within it |
@@ -338,7 +339,7 @@
 //!
 //! # What a failure means
 //!
-//! A panic names the broken promise, and its backtrace the function. They run in this order:
+//! A panic names the broken promise, and its backtrace the function. They run in about this order:
 //!
 //! | function | usual cause of a failure |
 //! |---|---|
@@ -359,10 +360,26 @@
 //! | `inspect_returns_…` | the id is not the text of the lease; a free key has a holder |
 //! | `forced_release_…`, with `cannot compare holders` | `force_release_held_by` is missing |
 //! | `immediate_…` | `immediate` has its own leases or subscribers; it reads the clock; a command needs a runtime |
-//! | the queue: `contend_…` and those after it | with the defaults: one of the above |
+//! | the queue: from `contend_…` to `every_kind_of_…` | with the defaults: one of the above |
 //! | `transferred_key_is_reserved_…` | a transferred key is free until it is confirmed; the hint goes to all managers |
 //! | `polling_waiter_…` | a waiter without a subscription loses its place, or is passed over after its attempt |
 //! | `expiry_serves_first_waiter` | `contend` grants an expired key to the lease that asks |
 //! | `leave_returns_…` | as `batch_returns_…`; a lease that holds its key, or is in the queue, does not leave |
+//! | `shared_and_exclusive_…`, `permits_exclude_…` | `mode` is ignored; one of several leases ends, and the key is free |
+//! | `repeated_acquire_under_shared_…` | a repeat is counted twice, so one release does not end the lease |
+//! | `shared_lease_expires_…`, `expired_permit_…`, `remaining_ttl_…` | the leases of a key have one end in common; a renewal extends all of them |
+//! | `counters_of_both_modes_…`, `counters_of_permits_…` | each mode has a counter of its own; a shared lease or a permit has no fresh counter |
+//! | `waiting_exclusive_…`, `waiting_lease_of_other_mode_…` | a lease joins the holders without a look at the queue; `renew` does not return `Wanted`; a `leave` does not serve the next waiters |
+//! | `waiting_shared_…` | a release serves one waiter only, or also those behind the first exclusive one |
+//! | `forced_release_ends_…` | `force_release` ends one of several leases, or `force_release_held_by` all of them |
+//! | `permits_up_to_…`, `each_permit_…` | the limit is stored with the key, or is that of another permit; a repeat is counted twice |
+//! | `concurrent_permits_…` | the count and the write are not one step |
+//! | `waiting_permits_…` | a permit overtakes those that wait; a release serves waiters behind one whose limit is reached |
+//! | `downgraded_lease_…`, `downgrade_admits_…` | the mode stays exclusive; the key is free in between; the waiting shared leases are not served |
+//! | `counter_of_downgraded_…` | the shared lease, or a repeat, has no fresh counter |
+//! | `downgrade_without_…` | `downgrade` inserts a row, or does not compare the lease |
+//! | `downgrade_extends_…` | as `renewal_extends_…` |
+//!
+//! A store without shared leases, permits or downgrades passes the functions of these.
 //!
 //! A message `no hint within 3s: …` names the hint that was not sent.

@@ -8,8 +8,9 @@
 //!   process B                        acquires, token 34   writes with 34 ─► accepted
 //! ```
 //!
-//! Each fresh grant of a key has a larger [`FencingToken`](crate::FencingToken) than the grants before. The storage
-//! keeps the largest token beside the data, and rejects a write with a smaller one.
+//! Each fresh grant of an exclusive lock has a larger [`FencingToken`](crate::FencingToken) than all grants of its key
+//! before. The storage keeps the largest token beside the data, and rejects a write with a smaller one. Permits are not
+//! fenced from [each other](super::shared#tokens).
 //!
 //! # In SQL
 //!
@@ -24,7 +25,8 @@
 //! ```
 //!
 //! The read must store the token as well. Otherwise a late write of the previous holder can land between the read
-//! and the write, and the new holder overwrites it.
+//! and the write, and the new holder overwrites it. Holders of a shared lock may have one token in common, and only
+//! [compare](super::shared#tokens) it.
 //!
 //! This program does it with SQLite:
 //!

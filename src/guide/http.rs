@@ -5,7 +5,7 @@
 //! | situation | status | `Retry-After` | problem type |
 //! |---|---|---|---|
 //! | another owner held the lock for the whole wait | 409, or [`status`](crate::LockLayer::status), such as 423 | yes | `resource-busy` |
-//! | all [permits](crate::LockLayer::permits) were held for the whole wait | 429, or [`status`](crate::LockLayer::status), such as 409 | yes | `permits-exhausted` |
+//! | no [permit](crate::LockLayer::permits) was free for the whole wait | 429, or [`status`](crate::LockLayer::status), such as 409 | yes | `permits-exhausted` |
 //! | too many waiters for this key | 429 | yes | `too-many-waiters` |
 //! | too many waiters in this manager | 503 | yes | `lock-overload` |
 //! | the backend is unavailable | 503 | yes | `lock-unavailable` |
@@ -19,7 +19,7 @@
 //! | [`read_body_first`](crate::LockLayer::read_body_first): the body is larger than its limit | 413 | no | `about:blank` |
 //! | `read_body_first`: the body is incomplete at its deadline | 408 | no | `about:blank` |
 //! | `read_body_first`: the body ends with an error | 400 | no | `about:blank` |
-//! | the key in the backend holds something else | 500 | no | `lock-key-conflict` |
+//! | the key in the backend holds something else, or an owner has a permit and acquires the lock shared, or the reverse | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
 //! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
@@ -68,6 +68,8 @@
 //! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
 //! | read the body before the lock | [`read_body_first`](crate::LockLayer::read_body_first) | the lock is acquired at the head |
 //! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
+//! | let GET and HEAD share their locks | [`shared_reads`](crate::LockLayer::shared_reads) | all methods lock exclusively |
+//! | let several requests of one key run at a time | [`permits`](crate::LockLayer::permits), [`permits_with`](crate::LockLayer::permits_with) | one |
 //! | respond with 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
 //! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
 //! | show the wait in `Server-Timing` | [`server_timing`](crate::LockLayer::server_timing) | off |
@@ -87,6 +89,7 @@
 //! |---|---|
 //! | the head of the request | [`LockLayer`](crate::LockLayer) |
 //! | the body, or another extractor | [`Locked`](crate::Locked) under a [`LockScopeLayer`](crate::LockScopeLayer) |
+//! | the same, and the handler only reads | [`LockedShared`](crate::LockedShared) in place of `Locked` |
 //! | a look-up in the handler | [`acquire`](crate::LockManager::acquire), and [`LockScope::keep`](crate::LockScope::keep) |
 //!
 //! A scope keeps the locks until the response is complete, and aborts the handler if one is lost. Without a layer or a

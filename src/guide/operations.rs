@@ -113,7 +113,7 @@
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |
-//! | 500 `lock-key-conflict` | the key in Redis belongs to other data | set a [prefix](crate::backend::redis::RedisBackendBuilder::prefix) of your own |
+//! | 500 `lock-key-conflict` | the key in Redis belongs to other data, or one owner asks for a shared lock and a permit of it | set a [prefix](crate::backend::redis::RedisBackendBuilder::prefix) of your own, or use [one mode](super::shared#which-mode-to-use) |
 //! | 500 `lock-reentrancy` | one owner holds the lock 64 times | look for an acquire in a loop that keeps its guards |
 //! | a key stays held, and its TTL in [`inspect`](crate::LockManager::inspect) increases now and then | a handler hangs, or a guard is stored: a process renews the lease | find the key on the dashboard of the process; set [`max_hold`](crate::LockLayer::max_hold) |
 //! | a key stays held, its TTL only decreases, and the log has the event `locks cannot be released` | the server rejects releases | read the `cause` of the event; the user needs the [permissions](super::redis#permissions), such as `+hdel` |

@@ -38,7 +38,7 @@
 //! | [`Memory`](crate::Memory) | the same, between the managers that share it |
 //! | one server, [Sentinel][sentinel] | as above |
 //! | [Cluster][cluster] with sharded messages | as above |
-//! | Cluster with plain messages | as above, and every 500 ms the clients outside the queue have a turn |
+//! | Cluster with plain messages or [`Publish::Both`] | as above, and every 500 ms the clients outside the queue have a turn |
 //! | one endpoint for several servers | as above, but a process that does not confirm a transfer within 0.3 s loses its place |
 //! | [`Quorum`](crate::Quorum) | none: its nodes cannot agree on one queue |
 //!
@@ -69,7 +69,7 @@
 //! - The waiter has a fixed [`lease`](crate::Acquire::lease), or a lease below 1.5 s.
 //! - Less than 0.5 s of the lease is left, or the message is late.
 //! - The backend has [`min_replicas`], a [`quarantine`], or [`redisson_fencing_tokens`].
-//! - It is a cluster with plain messages, or one endpoint for several servers.
+//! - It is a Cluster with plain messages or [`Publish::Both`], or one endpoint for several servers.
 //! - The process has no subscription.
 //!
 //! [`LockInfo::queued`](crate::LockInfo::queued) is the number of places in the queue.
@@ -116,6 +116,7 @@
 [cluster]: super::cluster
 [`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas
 [`notify`]: crate::backend::redis::RedisBackendBuilder::notify
+[`Publish::Both`]: crate::backend::redis::Publish::Both
 [`quarantine`]: crate::backend::redis::RedisBackendBuilder::quarantine
 [`redisson_fencing_tokens`]: crate::backend::redis::RedisBackendBuilder::redisson_fencing_tokens
 [permissions]: crate::RedisBackend#permissions
@@ -129,6 +130,7 @@
 [cluster]: https://docs.rs/tower-lock/latest/tower_lock/guide/cluster/
 [`min_replicas`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.min_replicas
 [`notify`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.notify
+[`Publish::Both`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/enum.Publish.html#variant.Both
 [`quarantine`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.quarantine
 [`redisson_fencing_tokens`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.redisson_fencing_tokens
 [permissions]: https://docs.rs/tower-lock/latest/tower_lock/struct.RedisBackend.html#permissions

@@ -14,8 +14,8 @@
 //! # permits-exhausted
 //!
 //! Status 429, or another one if the layer is set so. As many requests as the server permits worked on this resource for
-//! the whole wait. Nothing was done. Send the request again after `Retry-After`. The limit is that of
-//! [`permits`](crate::LockLayer::permits).
+//! the whole wait, or one that excludes them. Nothing was done. Send the request again after `Retry-After`. The limit
+//! is that of [`permits`](crate::LockLayer::permits).
 //!
 //! # too-many-waiters
 //!
@@ -61,8 +61,13 @@
 //!
 //! # lock-key-conflict
 //!
-//! Status 500. The store has something else under the name of this lock. Nothing was done. An operator must choose
-//! another prefix or remove the foreign key.
+//! Status 500, for one of two causes:
+//!
+//! - The store has something else under the name of this lock. Nothing was done. An operator must choose another prefix
+//!   or remove the foreign key.
+//! - The request holds the lock [shared](super::shared) and the server asked for a permit of it, or the reverse. The
+//!   request may be half done, and a retry fails as well. The server must release the first one before, or use one
+//!   mode.
 //!
 //! # lock-reentrancy
 //!

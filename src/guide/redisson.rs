@@ -87,9 +87,9 @@
 //! - *Order.* Java waits outside the queue of this crate. While a Java client is subscribed, each round of the
 //!   queue includes one turn of 10 ms in which no process of the queue acquires. The turn ends early when a waiter
 //!   finds the key held. A JVM that does not run within its turn has the one of the next round.
-//!   In a Cluster with plain messages, the turn comes every 500 ms instead.
-//!   A server counts the clients that listen at the primary of the key, as Redisson does by default. With
-//!   `subscriptionMode` at `SLAVE`, a Java thread competes without a turn, except in a Cluster with plain messages.
+//!   In a Cluster with plain messages or [`Publish::Both`](crate::backend::redis::Publish::Both), the turn comes every
+//!   500 ms instead. A server counts the clients that listen at the primary of the key, as Redisson does by default.
+//!   With `subscriptionMode` at `SLAVE`, a Java thread competes without a turn, except in such a Cluster.
 //! - *Java threads among each other.* The turn is one for all Java clients, so more processes in the queue leave each
 //!   Java thread a smaller part. Redisson wakes one thread of each JVM, and these threads compete for the turn. Beside
 //!   two busy processes, four threads of two JVMs had more grants than the queue had rounds, and each of them 0.56 to

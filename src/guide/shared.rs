@@ -45,8 +45,11 @@
 //! cost no command. Each permit is acquired and released in the backend, also between owners of one process. Releases
 //! share commands.
 //!
-//! One acquire of several keys can have several modes. A key in two modes is exclusive if one of them is. A shared
-//! lock and a permit of one key are a [`KeyConflict`](crate::ErrorKind::KeyConflict).
+//! One acquire of several keys can have shared and exclusive ones. A key in both modes is exclusive.
+//!
+//! Shared locks and permits of different owners exclude each other, as an exclusive lock excludes both: the later one
+//! waits. One owner cannot have both of one key: its acquire of the second one is rejected with
+//! [`KeyConflict`](crate::ErrorKind::KeyConflict).
 //!
 //! # Tokens
 //!
@@ -91,9 +94,9 @@
 //!   is older than 50 ms. So a writer waits for about 50 ms until readers no longer join, and then for the longest
 //!   read. If the backend does not reply to the renewal, no further owner joins after 500 ms.
 //!
-//! A writer does not keep readers out forever either: those that wait behind it are next. A writer of a process that
-//! has ended keeps them out for at most three seconds. An owner that holds the lock shared may acquire it again
-//! although a writer waits.
+//! A writer does not keep readers out forever either: those that wait behind it are next. The place of a writer whose
+//! process has ended expires after 3 s, and a waiting reader attempts within 1.1 s after that. An owner that holds the
+//! lock shared may acquire it again although a writer waits.
 //!
 //! A quorum has no queue. A writer that waits keeps the readers of other processes out for 1.3 s after each of its
 //! attempts, which come at least every 1.1 s. Readers and writers that wait compete after each writer.
@@ -122,6 +125,7 @@
 //! | a shared or exclusive lock, after the wait | 409, or the one of [`status`](crate::LockLayer::status) | `resource-busy` |
 //! | a permit, after the wait | 429, or the one of `status` | [`permits-exhausted`](super::problems) |
 //! | an upgrade | 500 | [`lock-upgrade`](super::problems#lock-upgrade) |
+//! | a shared lock and a permit of one key, for one owner | 500 | [`lock-key-conflict`](super::problems#lock-key-conflict) |
 //! | a mode that the backend does not have | 500 | `lock-option-invalid` |
 //!
 //! [`Error::is_busy`](crate::Error::is_busy) is `true` for the first two. `Retry-After` of 429 is the time until a
@@ -151,7 +155,7 @@
 //! and readers and permits wait while Java holds it. A waiting Java thread has its turn after the readers that hold
 //! the key, in a Cluster with [`Publish::Both`](crate::backend::redis::Publish::Both) or plain messages at most every
 //! 500 ms. The server must [count the thread](super::redisson#what-is-different): readers that overlap without end keep
-//! out one that listens at a replica.
+//! out a thread that listens at a replica.
 //!
 //! `RReadWriteLock`, `RSemaphore` and `RPermitExpirableSemaphore` have other formats. Use other names for them. Their
 //! behavior differs, too: readers of an `RReadWriteLock` keep its writers out for as long as they overlap, and a

@@ -151,7 +151,7 @@ impl Problem {
                 name: Some("lock-key-conflict"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock key conflict",
-                detail: "the key of the lock holds something else",
+                detail: "the key of the lock holds other data, or its owner holds another mode",
                 temporary: false,
                 grpc: GrpcStatus::Internal,
             },

@@ -179,13 +179,15 @@ impl Acquire {
     ///
     /// An acquire is granted while fewer than its own limit hold a permit. The limit is no state of the key, so
     /// processes of two versions may have two limits: the smaller limit waits longer. An exclusive acquire waits for
-    /// all permits. Permits are granted in the order of the queue, also in one process. A shared lock and a permit of one
-    /// key are a [`KeyConflict`](ErrorKind::KeyConflict).
+    /// all permits, and so does a shared one of another owner. Permits wait for both. Permits are granted in the order
+    /// of the queue, also in one process.
     ///
     /// An owner that has a permit gets one more hold of it, and an owner that holds the lock exclusively gets one more
     /// exclusive hold. An owner that has a permit and asks for an exclusive lock is rejected with
-    /// [`Upgrade`](ErrorKind::Upgrade). After its wait, the acquire fails with [`Full`](ErrorKind::Full). A backend that
-    /// has no permits rejects it with [`Unsupported`](ErrorKind::Unsupported).
+    /// [`Upgrade`](ErrorKind::Upgrade). An owner that has a permit and asks for a shared lock, or the reverse, is
+    /// rejected with [`KeyConflict`](ErrorKind::KeyConflict). After its wait, the acquire fails with
+    /// [`Full`](ErrorKind::Full). A backend that has no permits rejects it with
+    /// [`Unsupported`](ErrorKind::Unsupported).
     ///
     /// The tokens of permits do not fence their holders from each other.
     pub fn permits(mut self, limit: u32) -> Self {

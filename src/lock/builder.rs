@@ -59,7 +59,7 @@ impl LockManagerBuilder {
     /// Sets the maximum number of waiters per key in this process. Defaults to 1,024.
     ///
     /// Further acquires are rejected with [`TooManyWaiters`](crate::ErrorKind::TooManyWaiters): before any command
-    /// is sent, but those of permits after their first attempt. At least 1.
+    /// is sent, but those of permits after their first attempt. Waiters for permits are counted apart. At least 1.
     pub fn max_waiters_per_key(mut self, limit: usize) -> Self {
         self.options.max_waiters_per_key = limit;
         self
