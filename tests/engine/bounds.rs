@@ -1,8 +1,9 @@
 //! First attempts in flight count as waiters.
 
 use futures_util::future::join_all;
+use futures_util::poll;
 use tokio::time::sleep;
-use tower_lock::{Error, ErrorKind, LockManager, LockManagerBuilder, Memory};
+use tower_lock::{Error, ErrorKind, LockGuard, LockManager, LockManagerBuilder, Memory};
 
 use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::{Command, Simulated};
@@ -11,6 +12,12 @@ fn remote() -> (Simulated, LockManagerBuilder) {
     let wire = Simulated::new(MS);
     let builder = LockManager::builder(wire.clone());
     (wire, builder)
+}
+
+/// Returns how many of the outcomes are errors of this kind.
+fn refused(outcomes: &[Result<LockGuard, Error>], kind: ErrorKind) -> usize {
+    let errors = outcomes.iter().filter_map(|it| it.as_ref().err());
+    errors.filter(|error| error.kind() == kind).count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,13 +110,9 @@ async fn max_waiters_per_key_counts_first_attempt_in_flight() {
         let locks = builder.max_waiters_per_key(limit).build().unwrap();
         let acquire = || locks.acquire("k").wait(100 * MS).into_future();
         let outcomes = join_all((0..10).map(|_| acquire())).await;
-        let kinds: Vec<_> = (outcomes.iter())
-            .filter_map(|outcome| outcome.as_ref().err())
-            .map(Error::kind)
-            .collect();
-        let refused = |kind| kinds.iter().filter(|&&it| it == kind).count();
-        assert_eq!(refused(ErrorKind::TooManyWaiters), 10 - limit, "{kinds:?}");
-        assert_eq!(refused(ErrorKind::Busy), limit - 1, "{kinds:?}");
+        let refused = |kind| refused(&outcomes, kind);
+        assert_eq!(refused(ErrorKind::TooManyWaiters), 10 - limit);
+        assert_eq!(refused(ErrorKind::Busy), limit - 1);
     }
 }
 
@@ -121,4 +124,30 @@ async fn max_waiters_per_key_bounds_no_wait_in_flight() {
     let (first, second) = tokio::join!(acquire(), acquire());
     assert!(first.is_ok());
     assert_eq!(second.unwrap_err().kind(), ErrorKind::TooManyWaiters);
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_waiters_per_key_bounds_permits() {
+    // The reply to a first attempt is immediate, or takes a round trip.
+    for builder in [LockManager::builder(Memory::new()), remote().1] {
+        let locks = builder.max_waiters_per_key(3).build().unwrap();
+        let _held = locks.acquire("k").permits(1).await.unwrap();
+        let acquire = |_| locks.acquire("k").permits(1).wait(100 * MS).into_future();
+        let outcomes = join_all((0..10).map(acquire)).await;
+        assert_eq!(refused(&outcomes, ErrorKind::TooManyWaiters), 7);
+        assert_eq!(refused(&outcomes, ErrorKind::Full), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_waiters_per_key_bounds_readers() {
+    let builder = LockManager::builder(Memory::new());
+    let locks = builder.max_waiters_per_key(3).build().unwrap();
+    let _reader = locks.acquire("k").shared().await.unwrap();
+    let mut writer = Box::pin(locks.acquire("k").into_future());
+    assert!(poll!(&mut writer).is_pending());
+    let acquire = |_| locks.acquire("k").shared().wait(100 * MS).into_future();
+    let outcomes = join_all((0..10).map(acquire)).await;
+    assert_eq!(refused(&outcomes, ErrorKind::TooManyWaiters), 8);
+    assert_eq!(refused(&outcomes, ErrorKind::Busy), 2);
 }

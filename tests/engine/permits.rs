@@ -98,6 +98,25 @@ async fn owner_reenters_its_permit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn owner_reenters_its_permit_before_writer() {
+    let (here, there) = two_processes();
+    for locks in [&here, &there] {
+        let outer = here.acquire("k").permits(2).await.unwrap();
+        let mut writer = Box::pin(locks.acquire("k").into_future());
+        assert!(poll!(&mut writer).is_pending());
+        sleep(10 * MS).await;
+        let inner = here.acquire("k").permits(2).owner(outer.owner()).no_wait();
+        let inner = inner.await.unwrap();
+        assert_eq!((inner.hold_count(), inner.mode()), (2, Mode::Permit));
+        drop(outer);
+        sleep(10 * MS).await;
+        assert!(poll!(&mut writer).is_pending());
+        drop(inner);
+        assert!(timeout(10 * MS, writer).await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn owner_in_other_mode_does_not_wait_for_itself() {
     let locks = LockManager::in_memory();
     let writer = locks.acquire("w").await.unwrap();

@@ -199,8 +199,13 @@ async fn reader_nests_while_writer_waits() {
     let mut writer = Box::pin(locks.acquire("k").into_future());
     assert!(poll!(&mut writer).is_pending());
     let nested = locks.acquire("k").owner(owner).shared().no_wait();
-    assert!(nested.await.is_ok());
+    let nested = nested.await.unwrap();
+    assert_eq!((nested.hold_count(), nested.mode()), (2, Mode::Shared));
     drop(reader);
+    sleep(MS).await;
+    assert_eq!(nested.hold_count(), 1);
+    assert!(poll!(&mut writer).is_pending());
+    drop(nested);
     assert!(timeout(MS, writer).await.unwrap().is_ok());
 }
 

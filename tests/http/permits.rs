@@ -1,4 +1,4 @@
-//! Layers that let several requests of one key run at a time.
+//! Layers and extractors that let several requests of one key run at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +12,8 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 use tower_lock::{
-    AcquireFuture, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked,
-    LockedShared,
+    AcquireFuture, ErrorKind, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager,
+    LockRejection, LockScopeLayer, LockTarget, Locked, LockedShared,
 };
 
 const HOLD: Duration = Duration::from_millis(50);
@@ -157,14 +157,50 @@ async fn limit_is_that_of_request() {
     assert_eq!(peak.most.swap(0, Ordering::SeqCst), 4);
     statuses(&app, &[("x-tenant", "a")], 3).await;
     assert_eq!(peak.most.load(Ordering::SeqCst), 1);
-    let responses = statuses(&app, &[("x-tenant", "a"), ("x-limit", "0")], 1).await;
-    assert_eq!(responses[0].0, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_of_request_out_of_bounds_is_500() {
+    for (limit, is_valid) in [
+        (0, false),
+        (1, true),
+        (10_000, true),
+        (10_001, false),
+        (u32::MAX, false),
+    ] {
+        let layer = LockLayer::by_header(LockManager::in_memory(), "x-tenant");
+        let (app, _) = app(layer.permits_with(move |_| limit));
+        let request = Request::get("/").header("x-tenant", "a");
+        let response = app.oneshot(request.body(String::new()).unwrap()).await;
+        let response = response.unwrap();
+        let rejection = response.extensions().get::<LockRejection>();
+        let seen = (response.status(), rejection.map(LockRejection::kind));
+        let expected = match is_valid {
+            true => (StatusCode::OK, None),
+            false => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                Some(ErrorKind::InvalidOption),
+            ),
+        };
+        assert_eq!(seen, expected, "{limit}");
+    }
 }
 
 #[test]
 #[should_panic(expected = "the limit is not between 1 and 10000")]
-fn limit_of_layer_has_bounds() {
+fn limit_of_layer_has_lower_bound() {
     drop(LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(0));
+}
+
+#[test]
+#[should_panic(expected = "the limit is not between 1 and 10000")]
+fn limit_of_layer_has_upper_bound() {
+    drop(LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(10_001));
+}
+
+#[test]
+fn largest_limit_of_layer_is_accepted() {
+    drop(LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(10_000));
 }
 
 #[derive(serde::Deserialize)]
@@ -197,4 +233,64 @@ async fn handlers_that_read_share_their_locks() {
         assert_eq!(response.unwrap().status(), StatusCode::OK);
     }
     assert!(start.elapsed() < 2 * HOLD);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_layer_have_their_modes() {
+    let layer = LockLayer::by_fn(LockManager::in_memory(), |request| {
+        match request.headers.contains_key("x-write") {
+            true => LockKeys::new().exclusive("k"),
+            false => LockKeys::new().shared("k"),
+        }
+    });
+    let (app, peak) = app(layer.no_wait());
+    let (reads, writes) = tokio::join!(
+        statuses(&app, &[], 2),
+        statuses(&app, &[("x-write", "yes")], 1),
+    );
+    assert!(reads.iter().all(|(status, _)| *status == StatusCode::OK));
+    assert_eq!(writes[0].0, StatusCode::CONFLICT);
+    assert_eq!(peak.most.load(Ordering::SeqCst), 2);
+}
+
+/// Reads one account and changes another.
+#[derive(serde::Deserialize)]
+struct Transfer {
+    from: String,
+    to: String,
+}
+
+impl LockTarget for Transfer {
+    fn lock_keys(&self) -> LockKeys {
+        let [from, to] = [&self.from, &self.to].map(|id| LockKey::from_parts(["account", id]));
+        LockKeys::new().shared(from).exclusive(to)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_target_have_their_modes() {
+    async fn transfer(Locked(Path(_transfer), _guard): Locked<Path<Transfer>>) {
+        sleep(HOLD).await;
+    }
+    let app = Router::new()
+        .route("/{from}/{to}", get(transfer))
+        .layer(LockScopeLayer::new().no_wait())
+        .with_state(LockManager::in_memory());
+    // Each rejected request conflicts with an earlier one.
+    let expected = [
+        ("/b/a", StatusCode::OK),
+        ("/b/c", StatusCode::OK),
+        ("/d/b", StatusCode::CONFLICT),
+        ("/a/d", StatusCode::CONFLICT),
+        ("/d/c", StatusCode::CONFLICT),
+        ("/d/e", StatusCode::OK),
+    ];
+    let requests = expected.map(|(path, _)| {
+        app.clone()
+            .oneshot(Request::get(path).body(String::new()).unwrap())
+    });
+    let responses = futures_util::future::join_all(requests).await;
+    for ((path, status), response) in expected.into_iter().zip(responses) {
+        assert_eq!(response.unwrap().status(), status, "{path}");
+    }
 }

@@ -4,9 +4,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::poll;
+use tower_lock::backend::BackendErrorKind;
 use tower_lock::{LockManager, Memory};
 
 use crate::backend::{Fault, Faulty};
+use crate::support::broken::broken;
 use crate::support::recorder::Recorder;
 use crate::{MS, SECOND, reported, run};
 
@@ -50,6 +52,29 @@ fn acquires_are_counted_by_outcome() {
         cancelled.len() == 1 && (0.036..0.045).contains(&cancelled[0]),
         "{cancelled:?}"
     );
+}
+
+#[test]
+fn rejections_by_mode_are_counted_by_outcome() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let permit = locks.acquire("k").permits(1).await.unwrap();
+        let full = locks.acquire("k").permits(1).no_wait();
+        full.await.unwrap_err();
+        let upgrade = locks.acquire("k").owner(permit.owner());
+        upgrade.await.unwrap_err();
+        // This backend has no shared locks.
+        let locks = broken(BackendErrorKind::Unavailable);
+        locks.acquire("k").shared().await.unwrap_err();
+    });
+    let outcomes = seen.counts("tower_lock_acquires_total");
+    let expected = [
+        ("{outcome=\"full\"}", 1),
+        ("{outcome=\"granted\"}", 1),
+        ("{outcome=\"unsupported\"}", 1),
+        ("{outcome=\"upgrade\"}", 1),
+    ];
+    assert_eq!(outcomes, expected);
 }
 
 #[test]

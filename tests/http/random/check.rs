@@ -9,9 +9,10 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 use tokio::time::timeout;
 use tower::ServiceExt;
-use tower_lock::LockManager;
+use tower_lock::backend::Mode;
+use tower_lock::{Acquire, LockManager};
 
-use super::routes::{ALL, LIMIT, Seen, Sight, app};
+use super::routes::{ALL, LIMIT, PERMITS, Seen, Sight, app};
 
 /// How a body ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,10 +108,17 @@ impl Apps {
         })
     }
 
+    /// Sends a copy of a request while another owner holds one of its keys. Returns its status, and whether it ran.
+    async fn beside(&self, other: Acquire, at: usize, sent: &Sent) -> (StatusCode, bool) {
+        let _guard = other.no_wait().await.expect("a free key");
+        let status = self.status(at, sent).await.expect("a response");
+        (status, self.last_seen().is_some())
+    }
+
     /// Sends a request through the layer `ALL[at]`.
     ///
-    /// Panics if the response is a 5xx, if the handler ran without the locks that its values name, or if a copy of the
-    /// request runs while one of them is held.
+    /// Panics if the response is a 5xx, if the handler ran without the locks that its values name, if a copy of the
+    /// request runs while one of them is held exclusively, or if a copy that shares it does not run beside another.
     pub(crate) async fn check(&self, at: usize, sent: &Sent) -> Outcome {
         let by = ALL[at];
         let Some(status) = self.status(at, sent).await else {
@@ -129,19 +137,25 @@ impl Apps {
         sight.due.dedup();
         sight.held.sort();
         assert_eq!(sight.held, sight.due, "{}", context());
+        if let Some(held) = sight.held_mode {
+            assert_eq!(held, sight.mode, "{}", context());
+        }
         if let Some(body) = &sight.body {
             assert_eq!(*body, sent.frames.concat(), "{}", context());
             assert!(body.len() <= LIMIT && sent.end == End::Complete);
         }
         for key in &sight.due {
-            let _guard = self.locks.acquire(key).no_wait().await.expect("a free key");
-            let copy = self.status(at, sent).await.expect("a response");
-            assert!(
-                self.last_seen().is_none(),
-                "runs beside the holder: {}",
-                context()
-            );
+            let acquire = || self.locks.acquire(key);
+            let (copy, ran) = self.beside(acquire(), at, sent).await;
+            assert!(!ran, "runs beside the holder: {}", context());
             assert!(copy.is_client_error(), "{copy}: {}", context());
+            let other = match sight.mode {
+                Mode::Shared => acquire().shared(),
+                Mode::Permit => acquire().permits(PERMITS),
+                _ => continue,
+            };
+            let (copy, ran) = self.beside(other, at, sent).await;
+            assert!(ran, "excludes another: {copy}: {}", context());
         }
         match sight.due.is_empty() {
             true if by.can_pass() => Outcome::Passed,

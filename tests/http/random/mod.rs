@@ -1,7 +1,8 @@
 //! 100,000 random requests against the constructors of `LockLayer` and `Locked`, with fixed seeds.
 //!
 //! The program is right, so no response is a 5xx. A request runs only under its locks, and the handler sees the values
-//! that are in the keys. A copy of each request that ran is kept out while one of its keys is held.
+//! that are in the keys. A copy of each request that ran is kept out while one of its keys is held exclusively, and runs
+//! beside another read or permit if it shares the key.
 //!
 //! `input` has the body of the fuzz target, which is run over changed requests here as well.
 
@@ -51,7 +52,7 @@ impl Counts {
     fn assert_varied(&self) {
         for (by, [locked, passed, rejected, abandoned]) in ALL.iter().zip(self.0) {
             let line = format!("{by:?}: {:?}", [locked, passed, rejected, abandoned]);
-            assert!(locked > 300, "{line}");
+            assert!(locked > 250, "{line}");
             assert!(rejected > 300, "{line}");
             assert_eq!(passed > 300, by.can_pass(), "{line}");
             // Only this one waits for a body, and has no deadline.

@@ -12,6 +12,7 @@ use axum::routing::any;
 use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
+use tower_lock::backend::Mode;
 use tower_lock::{
     Held, InvalidKey, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer,
     LockTarget, Locked,
@@ -29,6 +30,10 @@ pub(crate) enum By {
     /// By a value that a middleware reads from a header.
     Extension,
     Function,
+    /// By the path, shared for reads.
+    SharedReads,
+    /// By a header, with several permits.
+    Permits,
     /// With the body before the lock.
     PathAfterBody,
     HeaderAfterBody,
@@ -38,7 +43,7 @@ pub(crate) enum By {
     HeaderAndJson,
 }
 
-pub(crate) const ALL: [By; 12] = [
+pub(crate) const ALL: [By; 14] = [
     By::Path,
     By::Param,
     By::ParamAs,
@@ -47,6 +52,8 @@ pub(crate) const ALL: [By; 12] = [
     By::Query,
     By::Extension,
     By::Function,
+    By::SharedReads,
+    By::Permits,
     By::PathAfterBody,
     By::HeaderAfterBody,
     By::Json,
@@ -56,6 +63,8 @@ pub(crate) const ALL: [By; 12] = [
 /// The bounds of a body that is read before the lock.
 pub(crate) const LIMIT: usize = 60;
 const DEADLINE: Duration = Duration::from_secs(1);
+
+pub(crate) const PERMITS: u32 = 2;
 
 impl By {
     pub(crate) fn reads_body_first(self) -> bool {
@@ -67,7 +76,19 @@ impl By {
 
     /// Whether a request without a lock is right.
     pub(crate) fn can_pass(self) -> bool {
-        matches!(self, Self::Path | Self::HeaderAfterBody | Self::Function)
+        matches!(
+            self,
+            Self::Path | Self::HeaderAfterBody | Self::Function | Self::SharedReads
+        )
+    }
+
+    /// The mode of the locks that are due.
+    fn mode(self, method: &Method) -> Mode {
+        match self {
+            Self::SharedReads if [Method::GET, Method::HEAD].contains(method) => Mode::Shared,
+            Self::Permits => Mode::Permit,
+            _ => Mode::Exclusive,
+        }
     }
 }
 
@@ -76,6 +97,9 @@ pub(crate) struct Sight {
     /// The keys that the request holds, and those that it must hold.
     pub(crate) held: Vec<LockKey>,
     pub(crate) due: Vec<LockKey>,
+    /// The mode in which the request holds them, and the one in which it must.
+    pub(crate) held_mode: Option<Mode>,
+    pub(crate) mode: Mode,
     /// The body, if the layer has read it.
     pub(crate) body: Option<Vec<u8>>,
 }
@@ -120,7 +144,8 @@ async fn show(
     let due = match by {
         By::Path | By::HeaderAfterBody if method.is_safe() => None,
         By::Function if method == Method::DELETE => None,
-        By::Path | By::PathAfterBody => Some(path_key(uri.path())),
+        By::SharedReads if [Method::OPTIONS, Method::TRACE].contains(&method) => None,
+        By::Path | By::SharedReads | By::PathAfterBody => Some(path_key(uri.path())),
         By::Param | By::Params => Some(named("id", id(&params).as_bytes())),
         By::ParamAs => {
             let id: u64 = id(&params).parse().unwrap();
@@ -137,6 +162,8 @@ async fn show(
     *seen.lock().unwrap() = Some(Sight {
         held: held.iter().flat_map(Held::keys).cloned().collect(),
         due: due.into_iter().collect(),
+        held_mode: held.as_ref().map(Held::mode),
+        mode: by.mode(&method),
         body,
     });
     StatusCode::NO_CONTENT
@@ -175,6 +202,8 @@ async fn transfer(
     *seen.lock().unwrap() = Some(Sight {
         held: held.cloned().collect(),
         due,
+        held_mode: Some(guard.mode()),
+        mode: Mode::Exclusive,
         body: None,
     });
     StatusCode::NO_CONTENT
@@ -230,6 +259,8 @@ fn locked(router: Router, by: By, locks: &LockManager) -> Router {
             router.layer(layer).layer(from_fn(authenticate))
         }
         By::Function => router.layer(by_function(locks).no_wait()),
+        By::SharedReads => router.layer(LockLayer::by_path(locks).no_wait().shared_reads()),
+        By::Permits => router.layer(by_header(locks).permits(PERMITS)),
         By::PathAfterBody => {
             let layer = LockLayer::by_path(locks).no_wait();
             router.layer(layer.read_body_first(LIMIT, DEADLINE))
