@@ -94,8 +94,10 @@ impl Hold {
 
     /// Returns the time from which its lease counted when it was granted.
     pub(crate) fn lease_from(&self) -> Instant {
-        let end = self.deadlines.first().copied().unwrap_or(self.granted);
-        let from = (end + drift(self.lease)).checked_sub(self.lease);
+        let Some(end) = self.deadlines.first() else {
+            return self.granted;
+        };
+        let from = (*end + drift(self.lease)).checked_sub(self.lease);
         from.unwrap_or(self.granted)
     }
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tower_lock::{ErrorKind, Mode};
 
 use super::Row;
-use crate::line::{Holder, Line, TURN};
+use crate::line::{BODY, Holder, Line, TURN};
 use crate::run::{PROCESSES, Run};
 use crate::store::Topology::Single;
 use crate::support::engine::{MS, SECOND, eventually};
@@ -233,8 +233,8 @@ async fn no_permission(run: &mut Run) {
     run.end(&begun, 0);
 }
 
-/// Renewals of shared leases and permits read the lock, which those of exclusive leases do not. The lease of one that is
-/// released during the denial expires.
+/// Renewals and releases of shared leases and permits read the lock, which those of exclusive leases do not. A release
+/// that is denied is not reported as a loss, and is sent again.
 async fn reads_denied(run: &mut Run, mode: Mode) {
     let hold = async |process| match mode {
         Mode::Permit => Holder::permit(run, process, 2).await,
@@ -248,6 +248,9 @@ async fn reads_denied(run: &mut Run, mode: Mode) {
     sleep(A_WHILE / 2).await;
     let log = run.cli("ACL LOG 1");
     run.proof(log.contains("hget"), "a read denied");
+    let leases = run.ask(&["HKEYS", BODY]);
+    let leases = leases.lines().filter(|it| it.contains(':')).count();
+    run.proof(leases == 2, format!("{leases} leases are left"));
     run.cli("ACL SETUSER somebody +@all");
     run.end(&begun, 0);
     let line = Line::form(run, 1, 1).await;
