@@ -5,12 +5,13 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::timeout;
+use tower_lock::{LockManager, Quorum, RedisBackend};
 
 use crate::support::engine::{MS, manager};
 use crate::support::process::Process;
 use crate::support::suspended_clock::SuspendedClock;
 
-/// The environment variable with the URL, the lease in milliseconds, and the keys.
+/// The environment variable with the URL or those of a quorum, the lease in milliseconds, and the keys.
 const ORDER: &str = "LOCKS_FOR_ANOTHER_PROCESS";
 
 /// Precedes a key that the process acquires as a reader.
@@ -31,7 +32,10 @@ pub(crate) fn main() -> bool {
     let lease = Duration::from_millis(lease.expect("a lease"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let guards: Vec<_> = runtime.block_on(async {
-        let locks = manager(url, lease).await;
+        let locks = match url.contains(',') {
+            true => manager_of_quorum(&url, lease).await,
+            false => manager(url, lease).await,
+        };
         let mut guards = Vec::new();
         for key in order {
             let acquire = match (key.strip_prefix(READING), key.strip_prefix(PERMIT)) {
@@ -77,6 +81,17 @@ pub(crate) fn main() -> bool {
     true
 }
 
+async fn manager_of_quorum(urls: &str, lease: Duration) -> LockManager {
+    let mut quorum = Quorum::builder();
+    for url in urls.split(',') {
+        let node = RedisBackend::builder(url).connect().await;
+        quorum = quorum.node(node.expect("the server is there"));
+    }
+    let quorum = quorum.build().expect("valid settings");
+    let builder = LockManager::builder(quorum).watchdog_timeout(lease);
+    builder.build().expect("valid settings")
+}
+
 pub(crate) struct Child {
     process: Process,
     /// A clock that excludes the time for which the process is stopped.
@@ -93,6 +108,7 @@ pub(crate) struct Holds {
 }
 
 impl Child {
+    /// `url`: one, or those of a quorum with commas between them.
     pub(crate) fn start(
         url: &str,
         lease: Duration,

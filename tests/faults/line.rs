@@ -16,7 +16,7 @@ use crate::support::redis_server::RedisServer;
 /// The key of the queue.
 pub(crate) const PRIZE: &str = "prize";
 pub(crate) const BODY: &str = "lock:prize";
-const QUEUE: &str = "lock:{lock:prize}%queue";
+pub(crate) const QUEUE: &str = "lock:{lock:prize}%queue";
 const CHANNEL: &str = "redisson_lock__channel:{lock:prize}";
 
 /// How long each waiter holds the key.

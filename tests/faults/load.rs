@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tower_lock::{Acquire, LockGuard, LockManager};
+use tower_lock::{LockGuard, LockManager};
 
+use crate::how::How;
 use crate::referee::{CheckedGuard, Referee};
 use crate::run::PROCESSES;
 
@@ -33,6 +34,10 @@ pub(crate) const SHARED: &str = "shared:mixed";
 pub(crate) const PERMITS: &str = "permits:mixed";
 /// The key that all processes read for as long as they can.
 pub(crate) const READ: &str = "shared:read";
+/// The key of which each process holds a permit for as long as it can.
+pub(crate) const PERMITTED: &str = "permits:kept";
+/// More than there are processes.
+const ENOUGH: u32 = 8;
 
 fn leased(process: usize) -> String {
     format!("leased:{process}")
@@ -63,6 +68,19 @@ impl Load {
         }
     }
 
+    /// Returns the keys that a process holds for as long as it can.
+    pub(crate) fn kept(&self, process: usize) -> Vec<String> {
+        let permitted = self.permits.then(|| PERMITTED.to_owned());
+        let keys = [kept(process), READ.to_owned()];
+        keys.into_iter().chain(permitted).collect()
+    }
+
+    /// Returns the keys that several leases hold at times.
+    pub(crate) fn mixed(&self) -> Vec<String> {
+        let permits = self.permits.then(|| PERMITS.to_owned());
+        [SHARED.to_owned()].into_iter().chain(permits).collect()
+    }
+
     /// Runs all workers of one process.
     pub(crate) fn add(
         &mut self,
@@ -83,8 +101,9 @@ impl Load {
             workers.push(tokio::spawn(worker().on_a_hot_key(key)));
         }
         workers.push(tokio::spawn(worker().on_pairs()));
-        workers.push(tokio::spawn(worker().for_good(kept(process), false)));
-        workers.push(tokio::spawn(worker().for_good(READ.to_owned(), true)));
+        for key in self.kept(process) {
+            workers.push(tokio::spawn(worker().for_good(key)));
+        }
         for _ in 0..2 {
             workers.push(tokio::spawn(worker().on_shared_key()));
             if self.permits {
@@ -182,7 +201,6 @@ impl Worker {
                 ..How::at_random(self.lease)
             };
             if let Some(checked) = self.take(PERMITS, how, None).await {
-                let checked = checked.below(limit);
                 checked.keep(millis(5..60)).await;
                 self.let_go(checked).await;
             }
@@ -212,10 +230,13 @@ impl Worker {
     }
 
     /// Holds the key until it is lost, and then acquires it again.
-    async fn for_good(mut self, key: String, shared: bool) {
+    async fn for_good(mut self, key: String) {
         while !self.is_over() {
-            let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
-            let how = How { shared, ..how };
+            let how = How {
+                shared: key == READ,
+                permits: if key == PERMITTED { ENOUGH } else { 0 },
+                ..How::renewed(self.lease, Some(Duration::from_secs(3)))
+            };
             if let Some(checked) = self.take(&key, how, None).await {
                 let for_good = checked.keep(Duration::from_secs(3_600));
                 self.until_stopped(for_good).await;
@@ -278,7 +299,8 @@ impl Worker {
         match self.until_stopped(patient).await.flatten()? {
             Ok(guard) => {
                 let terms = (how.lease, how.renewed);
-                Some(self.referee.granted(guard, self.process, asked, terms))
+                let checked = self.referee.granted(guard, self.process, asked, terms);
+                Some(checked.below(how.permits))
             }
             Err(error) => {
                 let terms = (how.wait, asked);
@@ -331,67 +353,6 @@ impl Worker {
             0 => drop(checked.release().await),
             1 => drop(timeout(millis(0..2), checked.release()).await),
             _ => drop(checked),
-        }
-    }
-}
-
-/// The ways to acquire.
-struct How {
-    wait: Option<Duration>,
-    lease: Duration,
-    renewed: bool,
-    shared: bool,
-    /// The limit of permits, or 0.
-    permits: u32,
-}
-
-impl How {
-    fn renewed(lease: Duration, wait: Option<Duration>) -> Self {
-        Self {
-            wait,
-            lease,
-            renewed: true,
-            shared: false,
-            permits: 0,
-        }
-    }
-
-    fn leased(lease: Duration) -> Self {
-        Self {
-            wait: Some(Duration::from_secs(3)),
-            lease,
-            renewed: false,
-            shared: false,
-            permits: 0,
-        }
-    }
-
-    fn at_random(lease: Duration) -> Self {
-        match random(8) {
-            0 => Self::renewed(lease, None),
-            1 => Self::leased(lease),
-            2 | 3 => Self::renewed(lease, Some(millis(250..900))),
-            _ => Self::renewed(lease, Some(Duration::from_secs(3))),
-        }
-    }
-
-    fn applied_to(&self, acquire: Acquire) -> Acquire {
-        let acquire = match self.wait {
-            Some(wait) => acquire.wait(wait),
-            None => acquire.no_wait(),
-        };
-        let acquire = match self.shared {
-            true => acquire.shared(),
-            false => acquire,
-        };
-        let acquire = match self.permits {
-            0 => acquire,
-            limit => acquire.permits(limit),
-        };
-        if self.renewed {
-            acquire
-        } else {
-            acquire.lease(self.lease)
         }
     }
 }

@@ -25,7 +25,8 @@ pub(crate) fn judge(referee: &Referee, managers: &[LockManager], row: &Row) {
     }
 }
 
-fn identity(locks: &LockManager) -> String {
+/// Returns the name of a manager, which is the prefix of its owners and leases.
+pub(crate) fn identity(locks: &LockManager) -> String {
     let owner = locks.new_owner().to_string();
     owner.split(':').next().unwrap_or_default().to_owned()
 }

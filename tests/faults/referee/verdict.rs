@@ -1,16 +1,14 @@
 //! The judgment of the log of one run.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_lock::{ErrorKind, Mode};
 
 use super::hold::drift;
-use super::{Hold, Log, Outage, Referee, Refusal, StallDetector, Violation};
+use super::{Hold, Log, Outage, Referee, Refusal, Violation};
 use crate::rows::Row;
-use crate::run::Run;
 use crate::store::Topology;
 use crate::support::engine::{MS, SECOND};
 
@@ -46,8 +44,9 @@ impl Verdict {
         }
     }
 
-    /// Judges the log of a run of this row, in which the `contended` keys were wanted throughout.
-    pub(crate) fn of(row: &Row, referee: &Referee, contended: &[String]) -> Self {
+    /// Judges the log of a run of this row, in which the `contended` keys were wanted throughout, and the `mixed`
+    /// ones as well: several leases hold these at times.
+    pub(crate) fn of(row: &Row, referee: &Referee, contended: &[String], mixed: &[String]) -> Self {
         let log = referee.log();
         let mut verdict = Self {
             violations: log.violations.clone(),
@@ -65,12 +64,14 @@ impl Verdict {
         }
         verdict.losses(referee, &log);
         let (mut handed, mut changes) = (Vec::new(), 0);
+        let of_key = |key: &String| by_key.get(key.as_str()).map_or(&[][..], |it| it);
         for key in contended {
-            let holds = by_key.get(key.as_str()).map_or(&[][..], |it| it);
-            let (heard, of) = verdict.gaps(row, referee, &log, holds);
+            let (heard, of) = verdict.gaps(row, referee, &log, of_key(key));
             handed.extend(heard);
             changes += of;
-            verdict.recoveries(row, referee, &log, key, holds);
+        }
+        for key in contended.iter().chain(mixed) {
+            verdict.recoveries(row, referee, &log, key, of_key(key));
         }
         if row.hears {
             verdict.messages(handed, changes);
@@ -166,7 +167,9 @@ impl Verdict {
             false => new.taken_after(),
         };
         // A process that has not noticed the loss of its lease still grants under it.
-        let is_stale = is_lost_before(row, log, new.lease_from());
+        let spans =
+            |outage: &Outage| new.lease_from() < outage.begin && new.granted >= outage.begin;
+        let is_stale = row.loses_data && log.outages.iter().any(spans);
         // Otherwise the second grant may precede the first one.
         let in_order = taken_after >= old.granted && !is_stale;
         self.expect(new.token > old.token || !in_order, "I4", || {
@@ -319,153 +322,8 @@ impl Verdict {
 /// Returns `true` if the store may have lost this hold. Only a fault that destroys data excuses this, and
 /// only for earlier grants.
 fn may_be_forgotten(row: &Row, log: &Log, hold: &Hold) -> bool {
-    is_lost_before(row, log, hold.taken_after())
-}
-
-/// Returns `true` if the store may have lost what it had granted at `moment`.
-fn is_lost_before(row: &Row, log: &Log, moment: Instant) -> bool {
-    let before = |end: Instant| moment < end;
+    let before = |moment: Instant| hold.taken_after() < moment;
     let destroyed = log.outages.iter().any(|outage| before(outage.usable));
     let divided = log.divided_until.is_some_and(before);
     row.loses_data && (destroyed || divided)
-}
-
-/// A hold that is made up: its mode, its token, and the milliseconds of its grant and its release.
-type MadeUp = (Mode, i64, u64, u64);
-
-/// Judges made-up holds of one key. Returns the broken invariants.
-fn broken_by(holds: &[MadeUp]) -> Vec<&'static str> {
-    let holds = holds.iter().map(|hold| (*hold, 0));
-    broken_below(&holds.collect::<Vec<_>>())
-}
-
-/// As [`broken_by`]. The second number is the limit of a permit.
-fn broken_below(holds: &[(MadeUp, u32)]) -> Vec<&'static str> {
-    let referee = Referee {
-        start: (Instant::now(), SystemTime::now()),
-        stall_detector: StallDetector::default(),
-        log: Mutex::default(),
-    };
-    let at = |millis| referee.start.0 + Duration::from_millis(millis);
-    for ((mode, token, granted, released), limit) in holds {
-        let hold = Hold::begins("k", 0, *token, (SECOND, true));
-        let (granted, released) = (at(*granted), at(*released));
-        referee.log().holds.push(Hold {
-            mode: *mode,
-            limit: *limit,
-            asked: granted,
-            granted,
-            confirmed: released,
-            released: Some(released),
-            deadlines: vec![released],
-            ..hold
-        });
-    }
-    let row = Row::new(Topology::Own, "made up", |_| Box::pin(async {}));
-    let verdict = Verdict::of(&row, &referee, &[]);
-    verdict.violations.into_iter().map(|it| it.of).collect()
-}
-
-/// Readers overlap each other and no writer, and their tokens follow those of the writers only.
-pub(crate) fn detects_overlaps_by_mode(run: &mut Run) {
-    use Mode::{Exclusive, Shared};
-    for (what, holds, expected) in [
-        (
-            "readers overlap",
-            vec![
-                (Exclusive, 1, 0, 10),
-                (Shared, 3, 10, 60),
-                (Shared, 2, 20, 40),
-                (Shared, 3, 50, 70),
-                (Exclusive, 4, 70, 80),
-            ],
-            &[][..],
-        ),
-        (
-            "a reader overlaps a writer",
-            vec![
-                (Shared, 1, 0, 30),
-                (Shared, 2, 5, 10),
-                (Exclusive, 3, 20, 40),
-            ],
-            &["I1"],
-        ),
-        (
-            "a writer overlaps a reader",
-            vec![(Exclusive, 1, 0, 30), (Shared, 2, 20, 40)],
-            &["I1"],
-        ),
-        (
-            "writers overlap",
-            vec![(Exclusive, 1, 0, 30), (Exclusive, 2, 20, 40)],
-            &["I1"],
-        ),
-        (
-            "a writer after two readers has the token of the first",
-            vec![
-                (Shared, 2, 0, 10),
-                (Shared, 1, 5, 10),
-                (Exclusive, 2, 20, 30),
-            ],
-            &["I4"],
-        ),
-        (
-            "a reader has the token of the writer before",
-            vec![(Exclusive, 2, 0, 10), (Shared, 2, 20, 30)],
-            &["I4"],
-        ),
-    ] {
-        let broken = broken_by(&holds);
-        run.proof(broken == expected, format!("{what}: {broken:?}"));
-    }
-}
-
-/// Permits overlap each other up to their limits, and no other hold. Their tokens follow those of the exclusive holds
-/// only.
-pub(crate) fn detects_permits_above_limit(run: &mut Run) {
-    use Mode::{Exclusive, Permit, Shared};
-    for (what, holds, expected) in [
-        (
-            "two permits and a larger limit",
-            vec![
-                ((Exclusive, 1, 0, 10), 0),
-                ((Permit, 3, 10, 60), 2),
-                ((Permit, 2, 20, 40), 2),
-                ((Permit, 4, 30, 70), 3),
-                ((Permit, 5, 60, 70), 2),
-            ],
-            &[][..],
-        ),
-        (
-            "three permits below two",
-            vec![
-                ((Permit, 1, 0, 30), 2),
-                ((Permit, 2, 5, 30), 2),
-                ((Permit, 3, 20, 30), 2),
-            ],
-            &["S2"],
-        ),
-        (
-            "a smaller limit beside larger ones",
-            vec![
-                ((Permit, 1, 0, 30), 3),
-                ((Permit, 2, 5, 30), 3),
-                ((Permit, 3, 20, 30), 2),
-            ],
-            &["S2"],
-        ),
-        (
-            "a permit overlaps a reader",
-            vec![((Shared, 1, 0, 30), 0), ((Permit, 2, 20, 40), 2)],
-            &["I1"],
-        ),
-        (
-            "a permit overlaps a writer",
-            vec![((Permit, 1, 0, 30), 2), ((Exclusive, 2, 20, 40), 0)],
-            &["I1"],
-        ),
-    ] {
-        let broken = broken_below(&holds);
-        run.proof(broken == expected, format!("{what}: {broken:?}"));
-    }
 }

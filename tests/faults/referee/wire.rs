@@ -7,15 +7,45 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::Referee;
+use crate::load::{PERMITTED, READ};
 
 /// The time from the decision to renew to the arrival at the server, on a busy machine.
 const ON_THE_WAY: Duration = Duration::from_millis(150);
 
+macro_rules! piece {
+    ($name:tt) => {
+        include_str!(concat!(
+            "../../../src/backend/redis/command/lua/",
+            $name,
+            ".lua"
+        ))
+    };
+}
+
 /// The hash of the renewal script. An acquire in a slot that is moving has arguments of the same form.
-static RENEW: LazyLock<String> = LazyLock::new(|| {
-    let source = include_str!("../../../src/backend/redis/command/lua/renew.lua");
-    redis::Script::new(source).get_hash().to_owned()
+pub(super) static RENEW: LazyLock<String> = LazyLock::new(|| hash(piece!("renew")));
+
+/// The hashes of the script that renews shared leases and permits, with plain and with sharded messages.
+pub(super) static SHARE_RENEW: LazyLock<[String; 2]> = LazyLock::new(|| {
+    let plain = [piece!("publish"), piece!("listeners")];
+    let sharded = [piece!("publish_sharded"), piece!("listeners_sharded")];
+    [plain, sharded].map(|[report, listeners]| {
+        let pieces = [
+            report,
+            piece!("unnumbered"),
+            listeners,
+            piece!("hold_free"),
+            piece!("queue"),
+            piece!("wanted"),
+            piece!("share_renew"),
+        ];
+        hash(&pieces.concat())
+    })
 });
+
+fn hash(source: &str) -> String {
+    redis::Script::new(source).get_hash().to_owned()
+}
 
 /// A line of `MONITOR`.
 struct Line<'a> {
@@ -49,6 +79,12 @@ impl<'a> Line<'a> {
         else {
             return Call::Other;
         };
+        // Their queues follow the bodies, except for one that is at another node.
+        if SHARE_RENEW.iter().any(|hash| hash == self.args[1]) {
+            let named = rest.get(1..).unwrap_or_default().chunks_exact(3);
+            let names = named.map(|named| named[0]);
+            return Call::Renew(keys.iter().copied().zip(names).collect());
+        }
         let is_release = (rest.get(1)).is_some_and(|second| second.contains("channel"));
         // Every other command that touches a counter grants.
         if !is_release && keys.iter().any(|key| is_counter(key)) {
@@ -72,11 +108,16 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The keys and leases of one command.
+/// The bodies of one command, each with the name of its lease.
 enum Call<'a> {
     Renew(Vec<(&'a str, &'a str)>),
     Release(Vec<(&'a str, &'a str)>),
     Other,
+}
+
+/// Returns the lease id behind the letter of a shared lease or a permit. An id begins with a hexadecimal digit.
+fn id(name: &str) -> &str {
+    name.strip_prefix(['s', 'p']).unwrap_or(name)
 }
 
 /// The keys that may stay. No lock has such a name.
@@ -88,54 +129,137 @@ pub(crate) fn is_counter(key: &str) -> bool {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) renewals: usize,
+    /// The renewals of shared leases and permits.
+    pub(crate) shared: usize,
     pub(crate) releases: usize,
 }
 
-/// Judges the commands of one server, in their order.
-///
-/// `alone`: the server has all locks. A node of a quorum whose vote was late receives a release of that
-/// vote, and renewals in spite of it.
-pub(crate) fn judge(referee: &Referee, alone: bool, lines: &[String]) -> Seen {
-    let mut seen = Seen::default();
-    let mut released = HashSet::new();
-    let mut in_a_renewal = false;
-    let mut violations = Vec::new();
-    for line in lines.iter().filter_map(|line| Line::parse(line)) {
-        if line.from == "lua" {
-            // A renewal creates no lease.
-            if in_a_renewal && line.args[0].eq_ignore_ascii_case("hset") {
-                violations.push(("I9", format!("a renewal wrote {:?}", line.args)));
-            }
-            continue;
-        }
-        let call = line.calls();
-        in_a_renewal = matches!(call, Call::Renew(_));
-        match call {
-            Call::Renew(leases) => {
-                seen.renewals += leases.len();
-                for (key, lease) in leases {
-                    // Only commands of one connection arrive in the order in which they were sent.
-                    if alone && released.contains(&(line.from, lease)) {
-                        violations
-                            .push(("I8", format!("{key}: {lease} renewed after its release")));
-                    }
-                    if is_without_a_guard(referee, key, line.at) {
-                        let at = line.at;
-                        violations.push(("I9", format!("{key}: renewed at {at:?} for no guard")));
-                    }
+/// What the judgment of the commands of one server depends on.
+pub(crate) struct Wire<'a> {
+    pub(crate) referee: &'a Referee,
+    /// `true` if the server has all locks. A node of a quorum whose vote was late receives a release of that
+    /// vote, and renewals in spite of it.
+    pub(crate) alone: bool,
+    /// The names of the managers, which are the prefixes of their leases, by process.
+    pub(crate) managers: &'a [String],
+}
+
+impl Wire<'_> {
+    /// Judges the commands of one server, in their order.
+    pub(crate) fn judge(&self, lines: &[String]) -> Seen {
+        let mut seen = Seen::default();
+        let mut released = HashSet::new();
+        let mut renewal = None;
+        for line in lines.iter().filter_map(|line| Line::parse(line)) {
+            if line.from == "lua" {
+                if let Some(renewal) = &mut renewal {
+                    self.step(renewal, &line.args);
                 }
+                continue;
             }
-            Call::Release(leases) => {
-                seen.releases += leases.len();
-                released.extend(leases.into_iter().map(|(_, lease)| (line.from, lease)));
+            renewal = None;
+            match line.calls() {
+                Call::Renew(leases) => {
+                    seen.renewals += leases.len();
+                    for (key, name) in &leases {
+                        seen.shared += usize::from(id(name) != *name);
+                        // Only commands of one connection arrive in the order in which they were sent.
+                        if self.alone && released.contains(&(line.from, id(name))) {
+                            let what = format!("{key}: {name} renewed after its release");
+                            self.referee.violation("I8", what);
+                        }
+                        if self.is_without_a_guard(key, name, line.at) {
+                            let what =
+                                format!("{key}: {name} renewed at {:?} for no guard", line.at);
+                            self.referee.violation("I9", what);
+                        }
+                    }
+                    let read = HashSet::new();
+                    renewal = Some(Renewing { leases, read });
+                }
+                Call::Release(leases) => {
+                    seen.releases += leases.len();
+                    released.extend(leases.into_iter().map(|(_, lease)| (line.from, lease)));
+                }
+                Call::Other => {}
             }
-            Call::Other => {}
+        }
+        seen
+    }
+
+    /// A renewal creates no lease: it writes only the deadline of a lease that it has read.
+    fn step<'a>(&self, renewal: &mut Renewing<'a>, args: &[&'a str]) {
+        match args[0].to_ascii_lowercase().as_str() {
+            "hget" => renewal
+                .read
+                .extend(args.get(1).copied().zip(args.get(2).copied())),
+            "hset" | "hmset" | "hsetnx" | "hincrby" => {
+                let body = args.get(1).copied().unwrap_or_default();
+                let fields = args[2..].iter().step_by(2);
+                let known = |field: &&str| {
+                    let field = (body, *field);
+                    id(field.1) != field.1
+                        && renewal.read.contains(&field)
+                        && renewal.leases.contains(&field)
+                };
+                self.referee.expect(fields.clone().all(known), "I9", || {
+                    format!("a renewal wrote {args:?}")
+                });
+            }
+            _ => {}
         }
     }
-    for (of, what) in violations {
-        referee.violation(of, what);
+
+    /// Returns `true` for a renewal of a key while its only worker in this process had no guard.
+    fn is_without_a_guard(&self, key: &str, name: &str, at: Duration) -> bool {
+        let referee = self.referee;
+        let key = key.strip_prefix("lock:").unwrap_or_default();
+        let of_process = |manager: &String| id(name).starts_with(manager.as_str());
+        let process = self.managers.iter().position(of_process);
+        // A process outside the run has the same workers, and a name that is unknown here.
+        let is_judged =
+            key.starts_with("own:") || [READ, PERMITTED].contains(&key) && process.is_some();
+        if !is_judged {
+            return false;
+        }
+        let start = referee
+            .start
+            .1
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let log = referee.log();
+        // `MONITOR` does not report the offset of the clock, so each recorded one is tried.
+        let ahead = log.clock_steps.iter().copied();
+        let mut moments = ahead.chain([0]).filter_map(|ahead| {
+            let at = i64::try_from(at.as_micros()).ok()? - 1_000 * ahead;
+            let since = Duration::from_micros(at.try_into().ok()?).checked_sub(start);
+            Some(referee.start.0 + since?)
+        });
+        // A stalled process can delay commands for any time.
+        let is_troubled = |at: Instant| {
+            log.outages.iter().any(|outage| {
+                let over = log.divided_until.max(Some(outage.usable));
+                at >= outage.begin && over.is_some_and(|over| at <= over + Duration::from_secs(1))
+            })
+        };
+        let covers =
+            |end: Instant, at| end + ON_THE_WAY + referee.stall_detector.delay(end, at) >= at;
+        let is_guarded = |at: Instant| {
+            (log.holds.iter()).any(|hold| {
+                hold.key == key
+                    && process.is_none_or(|process| hold.process == process)
+                    && hold.granted <= at + ON_THE_WAY
+                    && covers(hold.end(), at)
+            })
+        };
+        !moments.any(|at| is_troubled(at) || is_guarded(at))
     }
-    seen
+}
+
+/// A renewal whose commands follow, and the fields that it has read.
+struct Renewing<'a> {
+    leases: Vec<(&'a str, &'a str)>,
+    read: HashSet<(&'a str, &'a str)>,
 }
 
 /// A call that released leases, with its exact arguments and its keys.
@@ -169,46 +293,9 @@ pub(crate) fn releases_of(lines: &[String], keys: &[String]) -> Vec<Release> {
 pub(crate) fn renewals_of(lines: &[String], manager: &str) -> Vec<SystemTime> {
     let calls = lines.iter().filter_map(|line| Line::parse(line));
     let of_manager = |call: &Line<'_>| match call.calls() {
-        Call::Renew(leases) => leases.iter().any(|(_, lease)| lease.starts_with(manager)),
+        Call::Renew(leases) => leases.iter().any(|(_, name)| id(name).starts_with(manager)),
         _ => false,
     };
     let renewals = calls.filter(of_manager);
     renewals.map(|call| UNIX_EPOCH + call.at).collect()
-}
-
-/// Returns `true` for a renewal of a key while its only worker had no guard.
-fn is_without_a_guard(referee: &Referee, key: &str, at: Duration) -> bool {
-    let Some(key) = key
-        .strip_prefix("lock:")
-        .filter(|key| key.starts_with("own:"))
-    else {
-        return false;
-    };
-    let start = referee
-        .start
-        .1
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let log = referee.log();
-    // The line does not tell whether the clock had stepped.
-    let ahead = log.clock_steps.iter().copied();
-    let mut moments = ahead.chain([0]).filter_map(|ahead| {
-        let at = i64::try_from(at.as_micros()).ok()? - 1_000 * ahead;
-        let since = Duration::from_micros(at.try_into().ok()?).checked_sub(start);
-        Some(referee.start.0 + since?)
-    });
-    // A stalled process can delay commands for any time.
-    let is_troubled = |at: Instant| {
-        log.outages.iter().any(|outage| {
-            let over = log.divided_until.max(Some(outage.usable));
-            at >= outage.begin && over.is_some_and(|over| at <= over + Duration::from_secs(1))
-        })
-    };
-    let covers = |end: Instant, at| end + ON_THE_WAY + referee.stall_detector.delay(end, at) >= at;
-    let is_guarded = |at: Instant| {
-        (log.holds.iter()).any(|hold| {
-            hold.key == key && hold.granted <= at + ON_THE_WAY && covers(hold.end(), at)
-        })
-    };
-    !moments.any(|at| is_troubled(at) || is_guarded(at))
 }

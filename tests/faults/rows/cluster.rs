@@ -4,7 +4,7 @@ use tokio::time::sleep;
 use tower_lock::ErrorKind;
 
 use super::Row;
-use crate::load::{PERMITS, READ, SHARED, hot, kept};
+use crate::load::{PERMITS, PERMITTED, READ, SHARED, hot, kept};
 use crate::run::{PROCESSES, Run};
 use crate::store::{Store, Topology};
 use crate::support::cluster::Cluster;
@@ -122,7 +122,7 @@ async fn orphaned(run: &mut Run) {
 async fn moved(run: &mut Run) {
     let begun = run.begin(None);
     let mut slots = 0;
-    let shared = [READ, SHARED, PERMITS].map(ToOwned::to_owned);
+    let shared = [READ, SHARED, PERMITS, PERMITTED].map(ToOwned::to_owned);
     let keys = hot().into_iter().chain((0..PROCESSES).map(kept));
     for key in keys.chain(shared) {
         let slot = cluster(run).slot(&name(&key));
@@ -137,7 +137,7 @@ async fn moved(run: &mut Run) {
         cluster(run).end_migration(slot, from, to).await;
         slots += usize::from(cluster(run).node_of_slot(slot) == to);
     }
-    run.proof(slots == 9, format!("{slots} slots moved"));
+    run.proof(slots == 10, format!("{slots} slots moved"));
     let outage = run.end(&begun, 1);
     run.expect_all_kept(outage).await;
 }

@@ -9,7 +9,7 @@ use tower_lock::{ErrorKind, Mode};
 use super::queue::{holding_child, waiting_child};
 use super::{LEASE, OTHER, PLACE, Row};
 use crate::line::{BODY, Holder, Line, PRIZE, TURN, taken};
-use crate::referee::{BACKSTOP, verdict};
+use crate::referee::{BACKSTOP, made_up};
 use crate::run::{PROCESSES, Run};
 use crate::store::Topology::{Own, Single};
 use crate::support::engine::{MS, SECOND, eventually};
@@ -23,13 +23,16 @@ pub(super) fn rows() -> Vec<Row> {
     let row = |name, fault| Row::new(Single(&[]), name, fault).lease(LEASE);
     vec![
         Row::new(Own, "permits: the referee counts them", |run| {
-            Box::pin(async { verdict::detects_permits_above_limit(run) })
+            Box::pin(async { made_up::detects_permits_above_limit(run) })
         }),
         row("permits: holder killed while others renew", |run| {
             Box::pin(holder_killed(run))
         }),
         row("permits: first waiter killed", |run| {
             Box::pin(waiter_killed(run))
+        }),
+        row("permits: exclusive waiter killed", |run| {
+            Box::pin(exclusive_waiter_killed(run))
         }),
         row("permits: body evicted", |run| {
             Box::pin(body_deleted(run, false))
@@ -111,6 +114,24 @@ async fn waiter_killed(run: &mut Run) {
         holder.release();
     }
     run.expect_cleared(1).await;
+}
+
+/// Permits wait behind the place of the exclusive waiter, until it expires, although one is free.
+async fn exclusive_waiter_killed(run: &mut Run) {
+    let holder = Holder::permit(run, 0, 2).await;
+    let (mut child, _) = waiting_child(run, Mode::Exclusive).await;
+    expect_full(run, 1, 2).await;
+    child.kill();
+    let killed = Instant::now();
+    let next = expect_permit(run, 1, 2, killed, PLACE + BACKSTOP).await;
+    // The process refreshed its place in the last second of its life.
+    run.proof(killed.elapsed() > SECOND, "it waited");
+    run.proof(!holder.is_over(), "the other one is held");
+    expect_full(run, 2, 2).await;
+    let line = Line::form(run, 1, 1).await;
+    let released = [holder, next].map(Holder::release)[1];
+    line.expect_served(run, released, 2 * TURN, true).await;
+    run.expect_cleared(0).await;
 }
 
 /// Redisson deletes the body and publishes. The next permits are counted from zero, and no renewal of the earlier ones

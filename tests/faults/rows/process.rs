@@ -10,7 +10,7 @@ use tower_lock::ErrorKind;
 
 use super::{LEASE, Row};
 use crate::child::Child;
-use crate::load::{Load, hot, millis, random};
+use crate::load::{Load, PERMITS, SHARED, hot, millis, random};
 use crate::referee::{BACKSTOP, wire};
 use crate::run::{PROCESSES, Run};
 use crate::store::Topology::Single;
@@ -69,7 +69,8 @@ async fn another_process(
 }
 
 async fn killed(run: &mut Run) {
-    let keys = [&hot()[..2], &[THEIRS[0].to_owned()]].concat();
+    let others = [SHARED, PERMITS, THEIRS[0]].map(ToOwned::to_owned);
+    let keys = [&hot()[..2], &others].concat();
     let (mut child, _) = another_process(run, &keys, None).await;
     let begun = run.begin(Some(OTHER));
     child.kill();
@@ -227,14 +228,14 @@ async fn shut_down(run: &mut Run) {
     let start = Instant::now();
     let left = locks.shutdown(2 * LEASE).await;
     let took = start.elapsed();
-    // Two workers never release, of which one is a reader. Their leases are renewed to the end, and their guards report
-    // the loss.
+    // Three workers never release, of which one is a reader and one has a permit. Their leases are renewed to the end, and
+    // their guards report the loss.
     let late = took.saturating_sub(2 * LEASE);
     let net = late.saturating_sub(run.referee.stall_detector.delay(start, start + took));
     run.referee
         .expect(net < 50 * MS, "shutdown", || format!("{late:?} late"));
     let others = (left.held, left.waiting, left.lanes);
-    run.referee.expect(others == (2, 0, 2), "shutdown", || {
+    run.referee.expect(others == (3, 0, 3), "shutdown", || {
         format!("left: {left:?}")
     });
     let after = start + 100 * MS;

@@ -8,7 +8,7 @@ use tower_lock::{ErrorKind, LockManager, Mode};
 use super::queue::{holding_child, waiting_child};
 use super::{LEASE, OTHER, PLACE, Row};
 use crate::line::{BODY, Holder, Line, PRIZE, TURN, taken};
-use crate::referee::{BACKSTOP, verdict};
+use crate::referee::{BACKSTOP, made_up};
 use crate::run::{PROCESSES, Run};
 use crate::store::Topology::{Own, Single};
 use crate::support::engine::{MS, SECOND, eventually};
@@ -20,7 +20,10 @@ pub(super) fn rows() -> Vec<Row> {
     let row = |name, fault| Row::new(Single(&[]), name, fault).lease(LEASE);
     vec![
         Row::new(Own, "shared: the referee judges by mode", |run| {
-            Box::pin(async { verdict::detects_overlaps_by_mode(run) })
+            Box::pin(async { made_up::detects_overlaps_by_mode(run) })
+        }),
+        Row::new(Own, "shared: the referee judges renewals", |run| {
+            Box::pin(async { made_up::detects_renewals(run) })
         }),
         row("shared: reader killed while others renew", |run| {
             Box::pin(reader_killed(run))
@@ -50,7 +53,13 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 /// Acquires the prize within a time since a moment, and releases it.
-async fn expect_granted(run: &mut Run, process: usize, mode: Mode, since: Instant, by: Duration) {
+pub(super) async fn expect_granted(
+    run: &mut Run,
+    process: usize,
+    mode: Mode,
+    since: Instant,
+    by: Duration,
+) {
     let asked = run.referee.asks();
     let acquire = run.managers[process].acquire(PRIZE).wait(20 * SECOND);
     let acquire = match mode {

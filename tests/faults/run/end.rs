@@ -9,7 +9,8 @@ use tower_lock::{LockManager, Snapshot};
 
 use super::{AFTERMATH, Run};
 use crate::load::hot;
-use crate::referee::{Referee, Verdict, silence, wire};
+use crate::referee::wire::Wire;
+use crate::referee::{Referee, Verdict, silence};
 use crate::rows::Row;
 use crate::store::Store;
 use crate::support::engine::{MS, SECOND};
@@ -17,12 +18,14 @@ use crate::support::engine::{MS, SECOND};
 impl Run {
     /// Continues the load for a while, ends it, and checks the remains.
     pub(crate) async fn finish(mut self) -> Verdict {
-        let contended = if self.managers.is_empty() {
-            Vec::new()
+        let (contended, mixed) = if self.managers.is_empty() {
+            (Vec::new(), Vec::new())
         } else {
-            self.granted(&hot(), Instant::now()).await;
+            let now = Instant::now();
+            self.granted(&hot(), now).await;
+            self.granted(&self.load.mixed(), now).await;
             sleep(AFTERMATH).await;
-            hot()
+            (hot(), self.load.mixed())
         };
         for panic in self.load.stop().await {
             self.referee.violation("panic", panic);
@@ -34,17 +37,25 @@ impl Run {
             self.gates.iter().for_each(|gate| gate.messages.cut());
         }
         no_subscription_is_left(&self.store, &self.referee).await;
-        let (mut renewals, mut releases) = (0, 0);
+        let managers: Vec<String> = self.managers.iter().map(silence::identity).collect();
+        let judge = Wire {
+            referee: &self.referee,
+            alone: !matches!(self.store, Store::Quorum(_)),
+            managers: &managers,
+        };
+        let (mut renewals, mut shared, mut releases) = (0, 0, 0);
         for monitor in &self.monitors {
-            let alone = !matches!(self.store, Store::Quorum(_));
-            let seen = wire::judge(&self.referee, alone, &monitor.all_lines());
+            let seen = judge.judge(&monitor.all_lines());
             renewals += seen.renewals;
+            shared += seen.shared;
             releases += seen.releases;
         }
         if !self.monitors.is_empty() {
             // Without any, I8 and I9 would be untested.
-            let seen = format!("{renewals} renewals, {releases} releases received");
-            self.proof(renewals > 0 && releases > 10, seen);
+            let seen = format!(
+                "{renewals} renewals, {shared} of them shared, {releases} releases received"
+            );
+            self.proof(renewals > shared && shared > 0 && releases > 10, seen);
             let (again, everywhere) = self.duplicate_releases();
             self.proof(everywhere, format!("{again} releases once more"));
         }
@@ -59,7 +70,7 @@ impl Run {
         self.gates.clear();
         self.sentinels.clear();
         no_task_is_left(&self.referee).await;
-        let mut verdict = Verdict::of(self.row, &self.referee, &contended);
+        let mut verdict = Verdict::of(self.row, &self.referee, &contended, &mixed);
         verdict.orphans = orphans;
         if !verdict.violations.is_empty() {
             self.evidence.push(keep(&wire));

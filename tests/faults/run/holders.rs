@@ -6,7 +6,6 @@ use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
 use super::{PROCESSES, Run};
-use crate::load::{READ, kept};
 use crate::referee::{Hold, Outage};
 use crate::support::engine::{Monitor, SECOND};
 
@@ -15,7 +14,8 @@ use crate::support::engine::{Monitor, SECOND};
 pub(super) enum Expectation {
     /// All locks from before the outage are lost within a second of its end.
     AllLost(Outage),
-    /// The locks that each process holds throughout, one of them shared, are held during the whole outage.
+    /// The locks that each process holds throughout, one of them shared and one a permit, are held during the
+    /// whole outage.
     AllKept(Outage),
 }
 
@@ -50,17 +50,21 @@ impl Run {
                 }
             }
             Expectation::AllKept(outage) => {
-                let read = || (0..PROCESSES).map(|process| (READ.to_owned(), Some(process)));
-                let keys = (0..PROCESSES).map(|process| (kept(process), None));
-                for (key, process) in keys.chain(read()) {
+                let keys = |process| {
+                    self.load
+                        .kept(process)
+                        .into_iter()
+                        .map(move |it| (it, process))
+                };
+                for (key, process) in (0..PROCESSES).flat_map(keys) {
                     let kept = log.holds.iter().any(|hold| {
                         hold.key == key
-                            && process.is_none_or(|process| hold.process == process)
+                            && hold.process == process
                             && hold.granted < outage.begin
                             && hold.end() > outage.usable + self.row.lease / 2
                     });
                     if !kept {
-                        violations.push(format!("{key} was lost"));
+                        violations.push(format!("{key} of process {process} was lost"));
                     }
                 }
             }
@@ -71,12 +75,15 @@ impl Run {
         }
     }
 
-    /// Returns `true` if the process has the lock that it holds throughout.
+    /// Returns `true` if the process has the locks that it holds throughout.
     pub(super) fn keeps(&self, process: usize) -> bool {
-        let (key, log) = (kept(process), self.referee.log());
-        let now = Instant::now();
-        let held = |hold: &&Hold| hold.process == process && hold.key == key && hold.end() > now;
-        log.holds.iter().any(|hold| held(&hold))
+        let (log, now) = (self.referee.log(), Instant::now());
+        let held = |key: &String| {
+            let held =
+                |hold: &Hold| hold.process == process && hold.key == *key && hold.end() > now;
+            log.holds.iter().any(held)
+        };
+        self.load.kept(process).iter().all(held)
     }
 
     /// These long-held keys are held without a gap until now.

@@ -87,6 +87,7 @@ impl Run {
             }
             let start = run.referee.start.0;
             run.granted(&hot(), start).await;
+            run.granted(&run.load.mixed(), start).await;
             let all_kept = || (0..PROCESSES).all(|process| run.keeps(process));
             eventually("all hold what they hold for good", all_kept).await;
             sleep(AFTERMATH).await;

@@ -59,12 +59,12 @@ impl Run {
             format!("{made} connections in {took:?}")
         });
         // Each acquire sends an attempt, another one after its subscription, and a release, which notifies
-        // the other processes. Each of the 14 locks of a process is renewed or released at most once
+        // the other processes. Each of the 16 locks of a process is renewed or released at most once
         // per backoff step of 50 ms.
         let asked = self.referee.asked_since(begun.at) as u64;
         let steps = u64::try_from(took.as_millis() / 50).unwrap_or(u64::MAX) + 2;
         let processes = PROCESSES as u64;
-        let once = (2 + processes) * asked + 14 * processes * steps;
+        let once = (2 + processes) * asked + 16 * processes * steps;
         let votes = match &self.store {
             Store::Quorum(servers) => servers.len() as u64,
             _ => 1,
