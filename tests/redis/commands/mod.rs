@@ -1,5 +1,6 @@
 //! Commands that are sent together, rejected, or sent again.
 
 mod blast_radius;
+mod renewals;
 mod resend;
 mod together;

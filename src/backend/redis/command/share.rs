@@ -13,6 +13,9 @@ use crate::backend::redis::connection::Undo;
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Mode, Renewal, Renewed};
 
+/// The most shared leases and permits that one call renews. 50 take the server 0.3 ms, in which it serves nobody else.
+const MOST_SHARED: usize = 50;
+
 impl Calls {
     /// Acquires a key in the mode of the request.
     ///
@@ -135,13 +138,8 @@ impl Calls {
             self.renew_exclusive(route, &exclusive),
             self.renew_shared_all(route, &shared)
         );
-        let of_call = |outcomes: Outcomes<Renewed>| match outcomes {
-            // The caller sends one call per key. It may repeat a renewal that succeeded.
-            Err(error) if error.may_spare_keys() => Err(error),
-            // The failure of one call does not concern the leases of the other.
-            outcomes => Ok(spread(outcomes, renewals.len()).into_iter()),
-        };
-        let (mut renewed, mut shared) = (of_call(renewed)?, of_call(shared)?);
+        let mut renewed = of_call(renewed, renewals.len())?.into_iter();
+        let mut shared = of_call(shared, renewals.len())?.into_iter();
         let next = |it: &&Renewal| match it.mode {
             Mode::Exclusive => renewed.next(),
             Mode::Shared | Mode::Permit => shared.next(),
@@ -151,6 +149,17 @@ impl Calls {
 
     /// Renews shared leases and permits of one slot.
     async fn renew_shared_all(&self, route: &Route, renewals: &[&Renewal]) -> Outcomes<Renewed> {
+        if let Some((first, rest)) = renewals.split_at_checked(MOST_SHARED)
+            && !rest.is_empty()
+        {
+            let (of_first, of_rest) = tokio::join!(
+                self.renew_shared(route, first, true),
+                Box::pin(self.renew_shared_all(route, rest))
+            );
+            let mut renewed = of_call(of_first, first.len())?;
+            renewed.extend(of_call(of_rest, rest.len())?);
+            return Ok(renewed);
+        }
         match (self.renew_shared(route, renewals, true).await, renewals) {
             // The queue is at another node while a slot moves, or denied.
             (Err(error), [_]) if error.excludes_queue() => {
@@ -189,5 +198,14 @@ impl Calls {
             redis::Value::Int(2) => Ok(Renewed::Wanted),
             reply => Err(unexpected(&reply)),
         }))
+    }
+}
+
+/// Returns the outcome of each key, because the failure of one call does not concern the keys of another. After an error,
+/// the caller sends one call per key, which may repeat a renewal that succeeded.
+fn of_call(outcomes: Outcomes<Renewed>, keys: usize) -> Outcomes<Renewed> {
+    match outcomes {
+        Err(error) if error.may_spare_keys() => Err(error),
+        outcomes => Ok(spread(outcomes, keys)),
     }
 }
