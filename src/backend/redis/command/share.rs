@@ -13,7 +13,7 @@ use crate::backend::redis::connection::Undo;
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Mode, Renewal, Renewed};
 
-/// The most shared leases and permits that one call renews. 50 take the server 0.3 ms, in which it serves nobody else.
+/// The most shared leases and permits that one call renews. 50 take the server 0.3 ms, in which it serves no other client.
 const MOST_SHARED: usize = 50;
 
 impl Calls {
