@@ -1,5 +1,6 @@
 //! A command whose reply was lost is sent again, and affects only the holder it was meant for.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use futures_util::future::join;
@@ -7,10 +8,10 @@ use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Extended, ForceReleased, KeepRequest, LeaseId, Release, Released, ReleasedOrKept,
-    Renewal, Renewed,
+    Downgraded, Extended, ForceReleased, KeepRequest, LeaseId, Mode, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
-use tower_lock::{LockKey, LockManager};
+use tower_lock::{Acquire, LockKey, LockManager};
 use uuid::Uuid;
 
 use crate::support::engine::{FENCE, MS, SECOND, pttl, scripts_called};
@@ -18,6 +19,8 @@ use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
+
+const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permit];
 
 /// A busy machine must not cause timeouts.
 async fn connect(url: String) -> RedisBackend {
@@ -30,20 +33,35 @@ fn key() -> LockKey {
 }
 
 async fn acquire(backend: &RedisBackend) -> (LeaseId, bool) {
+    acquire_in(backend, Mode::Exclusive).await
+}
+
+/// A permit has the limit 1.
+async fn acquire_in(backend: &RedisBackend, mode: Mode) -> (LeaseId, bool) {
     let lease = LeaseId::new(Uuid::new_v4(), 1);
+    let limit = (mode == Mode::Permit).then_some(NonZeroU16::MIN);
     let request = AcquireRequest::new(key(), lease, TTL);
+    let request = request.with_mode(mode).with_limit(limit);
     let acquired = backend.try_acquire(&request).await.unwrap();
     (lease, matches!(acquired, Acquired::Granted { .. }))
 }
 
 async fn grant(backend: &RedisBackend) -> LeaseId {
-    let (lease, granted) = acquire(backend).await;
+    grant_in(backend, Mode::Exclusive).await
+}
+
+async fn grant_in(backend: &RedisBackend, mode: Mode) -> LeaseId {
+    let (lease, granted) = acquire_in(backend, mode).await;
     assert!(granted);
     lease
 }
 
 async fn renew(backend: &RedisBackend, lease: LeaseId) -> Renewed {
-    let renewal = Renewal::new(key(), lease, TTL);
+    renew_in(backend, Mode::Exclusive, lease).await
+}
+
+async fn renew_in(backend: &RedisBackend, mode: Mode, lease: LeaseId) -> Renewed {
+    let renewal = Renewal::new(key(), lease, TTL).with_mode(mode);
     backend.renew(&[renewal]).await.remove(0).unwrap()
 }
 
@@ -60,29 +78,28 @@ async fn spares_next_holder(
     let proxy = Proxy::start(server.port()).await;
     let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
     // The replies are longer than the step, so each of them is cut.
-    for bytes in (0..120).step_by(3) {
-        let holder = grant(&direct).await;
+    let bytes = |mode| (0..150).step_by(3).map(move |bytes| (mode, bytes));
+    for (mode, bytes) in MODES.into_iter().flat_map(bytes) {
+        let holder = grant_in(&direct, mode).await;
         // Long enough for the next holder before the resend.
         proxy.delay(20 * MS);
         proxy.truncate_answers(bytes);
         let key = key();
         let next = async {
-            loop {
-                if let (next, true) = acquire(&direct).await {
-                    return next;
-                }
+            // A reader would share the lock.
+            while direct.inspect(&key).await.unwrap().is_some() {
                 sleep(MS).await;
             }
+            grant_in(&direct, mode).await
         };
         let id = holder.to_string();
         let (forced, next) = join(forced(&backend, &key, &id), next).await;
-        assert_eq!(forced.unwrap(), ForceReleased::Released, "{bytes} bytes");
-        assert_eq!(renew(&direct, holder).await, Renewed::NotHeld);
-        assert_eq!(
-            renew(&direct, next).await,
-            Renewed::Renewed,
-            "{bytes} bytes"
-        );
+        let case = format!("{mode:?}, {bytes} bytes");
+        assert_eq!(forced.unwrap(), ForceReleased::Released, "{case}");
+        let renewed = renew_in(&direct, mode, holder).await;
+        assert_eq!(renewed, Renewed::NotHeld, "{case}");
+        let renewed = renew_in(&direct, mode, next).await;
+        assert_eq!(renewed, Renewed::Renewed, "{case}");
         assert_eq!(release(&direct, next).await, Released::Released);
         proxy.heal();
     }
@@ -142,17 +159,39 @@ async fn resent_release_without_lease_is_done() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let backend = connect(proxy.url()).await;
-    let holder = grant(&backend).await;
-    proxy.truncate_answers(0);
-    assert_eq!(release(&backend, holder).await, Released::Released);
-    assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
-    // The first attempt finds nothing: the lease was lost.
-    assert_eq!(release(&backend, holder).await, Released::NotHeld);
+    for mode in MODES {
+        let holder = grant_in(&backend, mode).await;
+        proxy.truncate_answers(0);
+        let released = release(&backend, holder).await;
+        assert_eq!(released, Released::Released, "{mode:?}");
+        assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
+        // The first attempt finds nothing: the lease was lost.
+        let released = release(&backend, holder).await;
+        assert_eq!(released, Released::NotHeld, "{mode:?}");
+    }
 
     let locks = LockManager::builder(backend).build().unwrap();
-    let guard = locks.acquire("k").await.unwrap();
+    let modes: [fn(Acquire) -> Acquire; 3] = [|it| it, Acquire::shared, |it| it.permits(1)];
+    for mode in modes {
+        let guard = mode(locks.acquire("k")).await.unwrap();
+        proxy.truncate_answers(0);
+        guard.release().await.unwrap();
+    }
+}
+
+/// The first attempt ends one of two leases that share the key.
+#[tokio::test]
+async fn resent_release_spares_other_reader() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
+    let first = grant_in(&backend, Mode::Shared).await;
+    let other = grant_in(&direct, Mode::Shared).await;
     proxy.truncate_answers(0);
-    guard.release().await.unwrap();
+    assert_eq!(release(&backend, first).await, Released::Released);
+    let renewed = renew_in(&direct, Mode::Shared, other).await;
+    assert_eq!(renewed, Renewed::Renewed);
+    assert!(!acquire(&direct).await.1);
 }
 
 #[tokio::test]
@@ -254,10 +293,18 @@ async fn resent_renewal_without_lease_is_lost() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let backend = connect(proxy.url()).await;
+    for mode in MODES {
+        let holder = grant_in(&backend, mode).await;
+        proxy.truncate_answers(0);
+        let renewed = renew_in(&backend, mode, holder).await;
+        assert_eq!(renewed, Renewed::Renewed, "{mode:?}");
+        server.cli(&["DEL", "lock:k"]);
+        proxy.truncate_answers(0);
+        let renewed = renew_in(&backend, mode, holder).await;
+        assert_eq!(renewed, Renewed::NotHeld, "{mode:?}");
+    }
     let holder = grant(&backend).await;
     server.cli(&["DEL", "lock:k"]);
-    proxy.truncate_answers(0);
-    assert_eq!(renew(&backend, holder).await, Renewed::NotHeld);
     let request = KeepRequest::new(key(), holder, TTL);
     proxy.truncate_answers(0);
     let outcome = backend.extend(&request).await.unwrap();

@@ -19,7 +19,7 @@ use crate::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
 
-const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
+const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permit];
 
 type Outcome = Result<Acquired, BackendError>;
 
@@ -37,7 +37,9 @@ async fn acquire_all(backend: &RedisBackend, mode: Mode, names: &[&str]) -> Vec<
 
 fn request(mode: Mode, name: &str) -> AcquireRequest {
     let lease = LeaseId::new(Uuid::new_v4(), 1);
-    AcquireRequest::new(LockKey::new(name), lease, TTL).with_mode(mode)
+    let request = AcquireRequest::new(LockKey::new(name), lease, TTL).with_mode(mode);
+    // A permit that is left behind excludes the next one.
+    request.with_limit((mode == Mode::Permit).then_some(NonZeroU16::MIN))
 }
 
 /// Sends these acquires after a first one, which is sent alone.
@@ -144,14 +146,14 @@ async fn batched_acquires_return_reply_per_key() {
     assert_eq!(server.cli(&["HGET", "lock:endless", "field"]), "precious");
 }
 
-/// Locks that are held, foreign or full cost the others no call of their own.
-#[tokio::test]
+/// Locks that are held, foreign or full cost the others no call of their own. As above, one worker makes one batch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn batched_shared_acquires_return_reply_per_key() {
     let server = RedisServer::start();
     let backend = connect(server.url()).await;
     counter(&acquire_all(&backend, Mode::Exclusive, &["taken"]).await[0]);
     let shared = |name| request(Mode::Shared, name);
-    let permit = |name| request(Mode::Permit, name).with_limit(NonZeroU16::new(1));
+    let permit = |name| request(Mode::Permit, name);
     let holders = [shared("read"), permit("full"), permit("permits")];
     let held = send_all(&backend, Mode::Shared, holders.into_iter()).await;
     let read = counter(&held[0]);
@@ -172,7 +174,11 @@ async fn batched_shared_acquires_return_reply_per_key() {
         permit("one"),
         shared("b"),
     ];
-    let outcomes = send_all(&backend, Mode::Shared, requests.into_iter()).await;
+    let outcomes = tokio::spawn({
+        let backend = backend.clone();
+        async move { send_all(&backend, Mode::Shared, requests.into_iter()).await }
+    });
+    let outcomes = outcomes.await.unwrap();
     let sent = server.calls("evalsha") - calls;
     let [a, taken, text, joined, endless, full, other, one, b] = &outcomes[..] else {
         panic!("{outcomes:?}");
@@ -213,11 +219,12 @@ async fn resent_acquire_is_granted_again() {
             counters.push(counter(&outcomes[0]));
         }
         assert!(counters[0] < counters[1]);
-        let fields = usize::from(mode == Mode::Shared) + 1;
-        assert_eq!(
-            server.cli(&["HLEN", &format!("lock:{name}")]),
-            fields.to_string()
-        );
+        let fields = match mode {
+            Mode::Exclusive => "1",
+            Mode::Shared => "2",
+            _ => "3",
+        };
+        assert_eq!(server.cli(&["HLEN", &format!("lock:{name}")]), fields);
     }
 }
 
@@ -247,9 +254,10 @@ async fn full_memory_grants_none_and_leaves_no_keys() {
 async fn flushed_scripts_do_not_fail_acquires() {
     let server = RedisServer::start();
     let backend = connect(server.url()).await;
-    for (mode, names) in MODES.into_iter().zip([["a", "b", "c"], ["d", "e", "f"]]) {
+    for mode in MODES {
         server.cli(&["SCRIPT", "FLUSH"]);
-        let outcomes = acquire_all(&backend, mode, &names).await;
+        let names = ["a", "b", "c"].map(|name| format!("{mode:?} {name}"));
+        let outcomes = acquire_all(&backend, mode, &each(&names)).await;
         outcomes.iter().map(counter).for_each(drop);
         server.cli(&["DEL", "lock:the first"]);
     }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_lock::{ErrorKind, LockManager};
+use tower_lock::{ErrorKind, LockKeys, LockManager};
 
-use crate::support::engine::{MS, SECOND, scripts_called};
+use crate::support::cluster::Cluster;
+use crate::support::engine::{MS, PATIENCE, SECOND, managers, scripts_called, within};
 use crate::support::redis_server::RedisServer;
 
 /// The time by which a holder may exceed its sleep on a busy machine.
@@ -145,4 +146,69 @@ async fn downgrade_admits_waiting_readers_and_no_writer() {
     let writer = writer.await.unwrap().unwrap();
     writer.release().await.unwrap();
     assert_eq!(server.cli(&["exists", "lock:k"]), "0");
+}
+
+#[tokio::test]
+async fn mixed_keys_exclude_by_mode_or_are_not_held() {
+    let server = RedisServer::start();
+    mixed_keys_are_all_or_none(server.url()).await;
+    let keys = || server.cli(&["exists", "lock:prices", "lock:order", "lock:stock"]);
+    within(PATIENCE, "released", || keys() == "0").await;
+}
+
+/// The keys are in three slots.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mixed_keys_in_cluster_are_all_or_none() {
+    let cluster = Cluster::start();
+    let slots = ["prices", "order", "stock"].map(|key| cluster.slot(&format!("lock:{key}")));
+    assert!(slots[0] != slots[1] && slots[1] != slots[2], "{slots:?}");
+    mixed_keys_are_all_or_none(cluster.url()).await;
+}
+
+async fn mixed_keys_are_all_or_none(url: String) {
+    let (here, there) = managers(url, 30 * SECOND).await;
+    let all = || {
+        LockKeys::new()
+            .shared("prices")
+            .exclusive("order")
+            .shared("stock")
+    };
+    for (key, is_shared, is_rejected) in [
+        ("prices", false, true),
+        ("order", false, true),
+        ("order", true, true),
+        ("stock", false, true),
+        ("prices", true, false),
+        ("stock", true, false),
+    ] {
+        let case = format!("beside {key}, shared: {is_shared}");
+        let acquire = there.acquire(key);
+        let other = if is_shared { acquire.shared() } else { acquire };
+        let other = other.no_wait().await.expect(&case);
+        match here.acquire(all()).no_wait().await {
+            Err(error) => {
+                assert!(is_rejected, "{case}");
+                assert_eq!(error.kind(), ErrorKind::Busy, "{case}");
+                // The engine would end a hold without a guard later.
+                assert_eq!(here.snapshot().held, 0, "{case}");
+            }
+            Ok(guard) => {
+                assert!(!is_rejected, "{case}");
+                guard.release().await.unwrap();
+            }
+        }
+        other.release().await.unwrap();
+        // None of the rejected acquire is left, long before a lease expires.
+        let exclusive = LockKeys::from_iter(["prices", "order", "stock"]);
+        let none = there.acquire(exclusive).wait(PATIENCE).await.expect(&case);
+        none.release().await.unwrap();
+    }
+    let guard = here.acquire(all()).no_wait().await.unwrap();
+    for (key, is_shared) in [("prices", true), ("order", false), ("stock", true)] {
+        let reader = there.acquire(key).shared().no_wait().await;
+        assert_eq!(reader.is_ok(), is_shared, "{key}");
+        let writer = there.acquire(key).no_wait().await;
+        assert_eq!(writer.unwrap_err().kind(), ErrorKind::Busy, "{key}");
+    }
+    guard.release().await.unwrap();
 }

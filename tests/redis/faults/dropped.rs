@@ -1,6 +1,6 @@
 //! Futures that are dropped at any moment.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture as _};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -196,3 +196,70 @@ dropped_everywhere!(
         dropped_at(until, work).await
     }
 );
+
+dropped_everywhere!(
+    shared_acquire_dropped_leaves_nothing,
+    80_000,
+    |pair, until| {
+        let guard = pair.there.acquire("a").await.unwrap();
+        let release = async {
+            sleep(5 * MS).await;
+            guard.release().await.unwrap();
+        };
+        let shared = pair.here.acquire("a").shared();
+        join(dropped_at(until, shared.into_future()), release)
+            .await
+            .0
+    }
+);
+
+dropped_everywhere!(
+    shared_acquire_dropped_beside_reader_leaves_nothing,
+    5_000,
+    |pair, until| {
+        let reader = pair.there.acquire("a").shared().await.unwrap();
+        let shared = pair.here.acquire("a").shared();
+        let ready = dropped_at(until, shared.into_future()).await;
+        reader.release().await.unwrap();
+        ready
+    }
+);
+
+dropped_everywhere!(permit_dropped_leaves_nothing, 80_000, |pair, until| {
+    let guard = pair.there.acquire("a").permits(1).await.unwrap();
+    let release = async {
+        sleep(5 * MS).await;
+        guard.release().await.unwrap();
+    };
+    let permit = pair.here.acquire("a").permits(1);
+    join(dropped_at(until, permit.into_future()), release)
+        .await
+        .0
+});
+
+/// The release follows the downgrade at once.
+mod downgrade {
+    use super::*;
+
+    dropped_everywhere!(dropped_leaves_nothing, 5_000, |pair, until| {
+        let mut guard = pair.here.acquire("a").await.unwrap();
+        dropped_at(until, guard.downgrade()).await
+    });
+
+    dropped_everywhere!(
+        dropped_beside_waiting_reader_leaves_nothing,
+        20_000,
+        |pair, until| {
+            let mut guard = pair.here.acquire("a").await.unwrap();
+            let reader = tokio::spawn(pair.there.acquire("a").shared().into_future());
+            while pair.there.snapshot().waiting == 0 {
+                sleep(MS).await;
+            }
+            let ready = dropped_at(until, guard.downgrade()).await;
+            drop(guard);
+            let reader = reader.await.unwrap().unwrap();
+            reader.release().await.unwrap();
+            ready
+        }
+    );
+}

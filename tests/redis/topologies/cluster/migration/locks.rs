@@ -102,6 +102,64 @@ async fn lock_in_moving_slot_is_downgraded() {
     held.release().await.unwrap();
 }
 
+/// No node has the queue beside the body, so a renewal names the body alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_leases_in_moving_slot_are_renewed() {
+    const PERMITS: &str = "{user}:permits";
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let (here, there) = (manager(&url, LONG).await, manager(&url, LONG).await);
+    let permit = here.acquire(PERMITS).permits(1).await.unwrap();
+    let (moving, mut held) = Moving::begin(&here, cluster).await;
+    held.downgrade().await.unwrap();
+    // At the target.
+    let reader = here.acquire(FREE).shared().no_wait().await.unwrap();
+    let leases = [&permit, &held, &reader];
+    // Twice the length of a lease.
+    for _ in 0..2 {
+        join_all(leases.map(renewed_for_a_lease)).await;
+    }
+    for key in [HELD, FREE] {
+        is_busy(&there, key).await;
+        let shared = there.acquire(key).shared().no_wait().await.unwrap();
+        shared.release().await.unwrap();
+    }
+    let full = there.acquire(PERMITS).permits(1).no_wait().await;
+    assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+    moving.end().await;
+    join_all(leases.map(renewed_for_a_lease)).await;
+}
+
+/// Its attempts cannot name the queue, so it has no place and polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_reader_in_moving_slot_is_granted() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let (here, there) = (manager(&url, PATIENCE).await, manager(&url, PATIENCE).await);
+    let (moving, mut held) = Moving::begin(&here, cluster).await;
+    let rejections = || -> u64 {
+        let rejections = |node: usize| {
+            let stats = moving.cluster.cli(node, &["INFO", "errorstats"]);
+            let line = |line: &str| line.strip_prefix("errorstat_TRYAGAIN:count=")?.parse().ok();
+            stats.lines().find_map(line).unwrap_or(0)
+        };
+        [moving.from, moving.to].map(rejections).iter().sum()
+    };
+    let before = rejections();
+    let reader = tokio::spawn(there.acquire(HELD).shared().wait(PATIENCE).into_future());
+    // The acquire, and an attempt of the waiter.
+    eventually("a waiter", || rejections() >= before + 2).await;
+    held.downgrade().await.unwrap();
+    let reader = reader.await.unwrap().unwrap();
+    assert!(reader.fencing_token() > held.fencing_token());
+    is_busy(&there, HELD).await;
+    held.release().await.unwrap();
+    is_busy(&here, HELD).await;
+    reader.release().await.unwrap();
+    let writer = here.acquire(HELD).no_wait().await.unwrap();
+    writer.release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moving_slot_without_counter_grants() {
     let cluster = Cluster::start();
