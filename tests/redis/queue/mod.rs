@@ -3,6 +3,7 @@
 mod clock;
 mod commands;
 mod comparison;
+mod denied;
 mod drops;
 mod expected;
 mod grants;

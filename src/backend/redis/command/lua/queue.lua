@@ -103,10 +103,11 @@ local function is_turn_due(queue, channel, now, outside)
   return outside
 end
 -- Returns true if clients outside the queue listen at this server and are due a turn. A lock that several leases hold
--- becomes free only for clients that exist: their turn delays the other leases.
+-- becomes free only for clients that exist: their turn delays the other leases. Without the permission to count, none
+-- exists.
 local function is_heard_outside(queue, channel, now)
-  local all, ours = listeners(channel)
-  return all > ours and is_turn_due(queue, channel, now, true)
+  local fine, all, ours = pcall(listeners, channel)
+  return fine and all > ours and is_turn_due(queue, channel, now, true)
 end
 -- Sets the TTL of a queue without places to that of its marks, unless the caller enters it.
 local function settle(queue, places)
@@ -307,6 +308,7 @@ local function serve(body, queue, channel, now, own, others, beside)
       if is_heard_outside(queue, channel, now) then
         return false
       elseif not blind then
+        -- Otherwise clients that the server does not count may still wait for the free lock.
         forget(queue, lease)
       end
     elseif lease == '~' then
@@ -357,7 +359,8 @@ end
 local function transfer(body, queue, channel, now, own, outside)
   local to = serve(body, queue, channel, now, own, is_turn_due(queue, channel, now, outside))
   if to and to ~= own and to ~= '~' and mode_of(to) then
-    admit(body, queue, channel, now, own)
+    -- The body is written, so a denied read raises no error: the caller would take the lock for free.
+    pcall(admit, body, queue, channel, now, own)
   end
   return to
 end
