@@ -152,11 +152,10 @@ impl Calls {
         if let Some((first, rest)) = renewals.split_at_checked(MOST_SHARED)
             && !rest.is_empty()
         {
-            let (of_first, of_rest) = tokio::join!(
-                self.renew_shared(route, first, true),
-                Box::pin(self.renew_shared_all(route, rest))
-            );
+            // One after the other: the server runs all commands that it has read from a client before others.
+            let of_first = self.renew_shared(route, first, true).await;
             let mut renewed = of_call(of_first, first.len())?;
+            let of_rest = Box::pin(self.renew_shared_all(route, rest)).await;
             renewed.extend(of_call(of_rest, rest.len())?);
             return Ok(renewed);
         }
@@ -201,8 +200,8 @@ impl Calls {
     }
 }
 
-/// Returns the outcome of each key, because the failure of one call does not concern the keys of another. After an error,
-/// the caller sends one call per key, which may repeat a renewal that succeeded.
+/// Returns the outcome of each key, because the failure of one call does not concern the keys of another. After a rejection
+/// that may spare keys, the caller sends one call per key, which may repeat a renewal that succeeded.
 fn of_call(outcomes: Outcomes<Renewed>, keys: usize) -> Outcomes<Renewed> {
     match outcomes {
         Err(error) if error.may_spare_keys() => Err(error),
