@@ -168,7 +168,7 @@ impl Verdict {
         };
         // A process that has not noticed the loss of its lease still grants under it.
         let spans =
-            |outage: &Outage| new.lease_from() < outage.begin && new.granted >= outage.begin;
+            |outage: &Outage| new.lease_from() < outage.usable && new.granted >= outage.begin;
         let is_stale = row.loses_data && log.outages.iter().any(spans);
         // Otherwise the second grant may precede the first one.
         let in_order = taken_after >= old.granted && !is_stale;

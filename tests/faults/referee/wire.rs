@@ -216,7 +216,7 @@ impl Wire<'_> {
         let key = key.strip_prefix("lock:").unwrap_or_default();
         let of_process = |manager: &String| id(name).starts_with(manager.as_str());
         let process = self.managers.iter().position(of_process);
-        // A process outside the run has the same workers, and a name that is unknown here.
+        // A process outside the run may have the same workers, and its name is unknown here.
         let is_judged =
             key.starts_with("own:") || [READ, PERMITTED].contains(&key) && process.is_some();
         if !is_judged {

@@ -1,5 +1,6 @@
 //! The wall clock of the server steps. Shared leases, permits and places have their deadlines by that clock.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Instant, sleep};
@@ -54,26 +55,35 @@ async fn hold(run: &Run, process: usize, mode: Mode) -> Holder {
 }
 
 /// Sets the clock of the server ahead of the machine's by so many milliseconds.
-fn step(run: &mut Run, millis: i64) {
+fn step(run: &mut Run, ahead: i64) {
     let before = offset(run);
     let last = run.referee.log().clock_steps.last().copied().unwrap_or(0);
-    run.referee.log().clock_steps.push(millis);
-    run.server().step_clock(millis);
-    let stepped = offset(run) - before;
-    let late = (stepped - (millis - last)).abs();
-    // On a busy machine, the reply comes later than the clock is read.
-    run.proof(late < 200, format!("a step of {stepped} ms"));
+    run.referee.log().clock_steps.push(ahead);
+    run.server().step_clock(ahead);
+    let after = offset(run);
+    // Each reading is between two of the machine's clock.
+    let (least, most) = (after.start() - before.end(), after.end() - before.start());
+    let wanted = ahead - last;
+    let moved = least.signum() == wanted.signum() && most.signum() == wanted.signum();
+    let is_so = moved && (least - 1..=most + 1).contains(&wanted);
+    run.proof(is_so, format!("a step of {least} to {most} ms"));
 }
 
-/// Returns by how many milliseconds the clock of the server is ahead of the machine's.
-fn offset(run: &mut Run) -> i64 {
+/// Returns by how many milliseconds the clock of the server is ahead of the machine's: at least, and at most.
+fn offset(run: &mut Run) -> RangeInclusive<i64> {
+    let own = || {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        millis(since_epoch.expect("after 1970"))
+    };
+    let before = own();
     let time = run.cli("TIME");
+    let after = own();
     let parts: Vec<i64> = time
         .lines()
         .map(|it| it.parse().expect("a number"))
         .collect();
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    parts[0] * 1_000 + parts[1] / 1_000 - millis(since_epoch.expect("after 1970"))
+    let time = parts[0] * 1_000 + parts[1] / 1_000;
+    time - after..=time - before
 }
 
 fn millis(span: Duration) -> i64 {

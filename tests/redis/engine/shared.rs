@@ -156,7 +156,7 @@ async fn mixed_keys_exclude_by_mode_or_are_not_held() {
     within(PATIENCE, "released", || keys() == "0").await;
 }
 
-/// The keys are in three slots.
+/// The keys are in slots of their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mixed_keys_in_cluster_are_all_or_none() {
     let cluster = Cluster::start();
@@ -189,7 +189,7 @@ async fn mixed_keys_are_all_or_none(url: String) {
             Err(error) => {
                 assert!(is_rejected, "{case}");
                 assert_eq!(error.kind(), ErrorKind::Busy, "{case}");
-                // The engine would end a hold without a guard later.
+                // At once, because the engine ends a hold that has no guard by itself later.
                 assert_eq!(here.snapshot().held, 0, "{case}");
             }
             Ok(guard) => {

@@ -214,7 +214,7 @@ dropped_everywhere!(
 );
 
 dropped_everywhere!(
-    shared_acquire_dropped_beside_reader_leaves_nothing,
+    acquire_dropped_beside_reader_leaves_nothing,
     5_000,
     |pair, until| {
         let reader = pair.there.acquire("a").shared().await.unwrap();
