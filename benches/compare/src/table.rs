@@ -104,11 +104,8 @@ impl Table {
             true => [String::new(), String::new(), String::new()],
             false => [rate.text(0, "/s"), ratio(rate, ours, "tower-lock"), note()],
         };
-        let [figure, ratio, mut note] = figure;
-        if let Some(failure) = team.failure() {
-            let apart = if note.is_empty() { "" } else { "; " };
-            note = format!("{note}{apart}{failure}");
-        }
+        let [figure, ratio, note] = figure;
+        let note = team.noted(note);
         self.row(scenario, team.contender.name(), figure, ratio, note);
     }
 
@@ -129,14 +126,11 @@ impl Table {
         };
         for (team, (p50, p99)) in teams.iter().zip(latencies) {
             let name = team.contender.name();
-            let failure = team.failure();
             if p50.is_empty() {
-                self.row(scenario, name, "", "", failure.unwrap_or_default());
+                self.row(scenario, name, "", "", team.noted(String::new()));
                 continue;
             }
-            let p99 = format!("p99 {}", p99.text(0, "µs"));
-            let note = [Some(p99), failure].into_iter().flatten();
-            let note = note.collect::<Vec<_>>().join("; ");
+            let note = team.noted(format!("p99 {}", p99.text(0, "µs")));
             self.row(scenario, name, p50.text(1, "µs"), to_bare(p50), note);
         }
     }

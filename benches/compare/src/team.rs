@@ -69,6 +69,12 @@ impl Team {
             _ => format!("failed {} ×: {last}", self.failures.len()),
         })
     }
+
+    /// Returns a note with the failure behind it.
+    pub(crate) fn noted(&self, note: String) -> String {
+        let parts = [Some(note).filter(|it| !it.is_empty()), self.failure()];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
 }
 
 fn all_at_once<const N: usize>(

@@ -117,15 +117,15 @@ impl Cast {
 fn tell(bench: &mut Bench, cast: Cast, teams: &[Team], all: &[Figures]) {
     let scenario = cast.name(bench.starvation_window);
     for (team, figures) in teams.iter().zip(all) {
-        let (name, failure) = (team.contender.name(), team.failure().unwrap_or_default());
+        let name = team.contender.name();
         if figures.lone.is_empty() {
-            bench.table.row(&scenario, name, "", "", failure);
+            let note = team.noted(String::new());
+            bench.table.row(&scenario, name, "", "", note);
             continue;
         }
         let ratio = ratio(&figures.lone, &all[0].lone, "tower-lock");
         let longest = figures.lone.text(0, "ms");
-        bench
-            .table
-            .row(&scenario, name, longest, ratio, figures.note() + &failure);
+        let note = team.noted(figures.note());
+        bench.table.row(&scenario, name, longest, ratio, note);
     }
 }

@@ -58,15 +58,16 @@ pub(super) fn run(bench: &mut Bench) {
     }
     let [ours, ..] = &all;
     for (team, figures) in teams.iter().zip(&all) {
-        let (name, failure) = (team.contender.name(), team.failure().unwrap_or_default());
+        let name = team.contender.name();
         if figures.p99.is_empty() {
-            bench.table.row(SCENARIO, name, "", "", failure);
+            let note = team.noted(String::new());
+            bench.table.row(SCENARIO, name, "", "", note);
             continue;
         }
         let ratio = ratio(&figures.p99, &ours.p99, "tower-lock");
         let p99 = figures.p99.text(0, "ms");
-        let note = figures.note(team.contender);
-        bench.table.row(SCENARIO, name, p99, ratio, note + &failure);
+        let note = team.noted(figures.note(team.contender));
+        bench.table.row(SCENARIO, name, p99, ratio, note);
     }
 }
 
