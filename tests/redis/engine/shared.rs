@@ -189,7 +189,7 @@ async fn mixed_keys_are_all_or_none(url: String) {
             Err(error) => {
                 assert!(is_rejected, "{case}");
                 assert_eq!(error.kind(), ErrorKind::Busy, "{case}");
-                // At once, because the engine ends a hold that has no guard by itself later.
+                // At once, because the engine later ends a hold that has no guard.
                 assert_eq!(here.snapshot().held, 0, "{case}");
             }
             Ok(guard) => {

@@ -308,7 +308,7 @@ local function serve(body, queue, channel, now, own, others, beside)
       if is_heard_outside(queue, channel, now) then
         return false
       elseif not blind then
-        -- Otherwise clients that the server does not count may still wait for the free lock.
+        -- With `blind`, clients that the server does not count may still wait for the free lock.
         forget(queue, lease)
       end
     elseif lease == '~' then

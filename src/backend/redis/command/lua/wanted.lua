@@ -24,7 +24,7 @@ local function is_wanted(queue, channel, now, own, reader)
       if is_heard_outside(queue, channel, now) then
         return true
       elseif not blind then
-        -- Otherwise clients that the server does not count may still wait for the free lock.
+        -- With `blind`, clients that the server does not count may still wait for the free lock.
         forget(queue, name)
       end
     elseif name == '~!' or name == '~@' or is_shared(own) and is_shared(name) then
