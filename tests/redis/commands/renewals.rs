@@ -13,6 +13,7 @@ use tower_lock::{LockGuard, LockKey};
 use uuid::Uuid;
 
 use crate::support::engine::{PATIENCE, SECOND, eventually, manager, scripts_called};
+use crate::support::proxy::{Proxy, Swallow};
 use crate::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -49,6 +50,28 @@ async fn shared_leases_are_renewed_by_calls_of_fifty() {
         assert_eq!(renewed.unwrap(), Renewed::Renewed);
     }
     assert_eq!(scripts_called(&server) - before, 3);
+}
+
+/// The second half is not sent, which would wait for a reply once more.
+#[tokio::test]
+async fn lost_reply_ends_both_halves_of_renewals() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let builder = RedisBackend::builder(proxy.url()).response_timeout(SECOND);
+    let backend = builder.connect().await.unwrap();
+    let renewals = (0..100).map(|n| {
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        Renewal::new(LockKey::new(format!("k:{n}")), lease, TTL).with_mode(Mode::Shared)
+    });
+    let renewals: Vec<_> = renewals.collect();
+    let found = backend.renew(&renewals).await;
+    assert!(found.iter().all(Result::is_ok), "{found:?}");
+    proxy.swallow(Swallow::Answers);
+    let start = Instant::now();
+    let failed = backend.renew(&renewals).await;
+    let took = start.elapsed();
+    assert!(failed.iter().all(Result::is_err), "{failed:?}");
+    assert!(took < 2 * SECOND, "{took:?}");
 }
 
 /// Renewals of exclusive leases and of others are two calls.

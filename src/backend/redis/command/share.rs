@@ -152,9 +152,9 @@ impl Calls {
         if let Some((first, rest)) = renewals.split_at_checked(MOST_SHARED)
             && !rest.is_empty()
         {
-            // One after the other: the server runs all commands that it has read from a client before others.
-            let of_first = self.renew_shared(route, first, true).await;
-            let mut renewed = of_call(of_first, first.len())?;
+            // One after the other: the server runs all commands that it has read from a client before others. A failure
+            // ends both, so that a lost reply delays the others no longer than in one call.
+            let mut renewed = self.renew_shared(route, first, true).await?;
             let of_rest = Box::pin(self.renew_shared_all(route, rest)).await;
             renewed.extend(of_call(of_rest, rest.len())?);
             return Ok(renewed);
