@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 
 use redis::Connection;
 
-use super::model::{Counted, Reply};
+use super::model::{Counted, Reply, lease};
 use super::scripts::Call;
 use super::server::FrozenServer;
 
 const TTL: i64 = 30_000;
 
-fn lease(manager: u8) -> String {
-    format!("00000000-0000-4000-8000-{manager:012}:1")
-}
-
-fn renew(manager: u8) -> Call {
+fn renew(manager: u64) -> Call {
     Call::Renew {
         lease: lease(manager),
         ttl: TTL,
@@ -29,7 +25,7 @@ fn share(mode: &str) -> Call {
     }
 }
 
-fn acquire(manager: u8) -> Call {
+fn acquire(manager: u64) -> Call {
     Call::Acquire {
         lease: lease(manager),
         ttl: TTL,
@@ -37,7 +33,7 @@ fn acquire(manager: u8) -> Call {
 }
 
 /// A later attempt.
-fn contend(manager: u8) -> Call {
+fn contend(manager: u64) -> Call {
     Call::Contend {
         lease: lease(manager),
         ttl: TTL,

@@ -2,7 +2,7 @@
 
 use redis::Connection;
 
-use super::model::{Counted, Reply};
+use super::model::{Counted, Reply, lease};
 use super::scripts::{BODY, Call, QUEUE};
 use super::server::FrozenServer;
 
@@ -10,15 +10,11 @@ const TTL: i64 = 30_000;
 
 const COUNTS: [Counted; 3] = [Counted::All, Counted::Ours, Counted::Nothing];
 
-fn lease(manager: u8) -> String {
-    format!("00000000-0000-4000-8000-{manager:012}:1")
-}
-
-fn reader(manager: u8) -> String {
+fn reader(manager: u64) -> String {
     format!("s{}", lease(manager))
 }
 
-fn share(manager: u8) -> Call {
+fn share(manager: u64) -> Call {
     Call::Share {
         lease: reader(manager),
         ttl: TTL,
