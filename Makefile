@@ -9,6 +9,9 @@ FEATURES := axum redis redis-tls tracing metrics dashboard conformance test-util
 
 export SERVER
 
+# All test programs have one set of features and one profile, so nothing is compiled twice for them.
+TESTS := $(CARGO) test --package tests --all-features
+
 # Words in the names of the tests that `make test-long` runs instead of `make test`.
 LONG := load:: library:: topologies:: managers_over_failing documented_user_passes tls_passes pool_with
 
@@ -39,7 +42,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test browser test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop ops
+.PHONY: help test examples browser test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop ops
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -65,22 +68,24 @@ help:
 	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals), `limits` (permits)'
 
 # `cargo test` excludes the benchmarks and programs with `test = false` in Cargo.toml.
-test: server curl
-	CARGO='$(CARGO)' .ci/test --all-features -- $(LONG:%=--skip %)
+test: server curl examples
+	CARGO='$(CARGO)' .ci/test --workspace --all-features -- $(LONG:%=--skip %)
+
+# Tests start them.
+examples:
+	$(CARGO) build --workspace --all-features --bins --examples
 
 # The tests that `make test` skips, and the programs that `cargo test` excludes. Some start examples. The limit on CPU time
 # is that of a release build.
-test-long: server
-	CARGO='$(CARGO)' .ci/test --all-features --test engine --test redis -- $(LONG)
-	$(CARGO) build --all-features --examples
-	CARGO='$(CARGO)' .ci/test --all-features --test faults --test processes
+test-long: server examples
+	CARGO='$(CARGO)' .ci/test --package tests --all-features --test engine --test redis -- $(LONG)
+	CARGO='$(CARGO)' .ci/test --package tests --all-features --test faults --test processes
 	$(CARGO) test --release --test cost watchdog
 
 # The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.
-browser:
+browser: examples
 	command -v chromedriver >/dev/null || .ci/install chromium chromium-driver
-	$(CARGO) build --all-features --example bank
-	$(CARGO) test --all-features --test browser -- --test-threads 2
+	$(TESTS) --test browser -- --test-threads 2
 
 # Prints one line per version and module of tests/redis. Their output goes to target/servers/log.
 test-servers: server
@@ -92,17 +97,17 @@ fuzz:
 
 # Prints a table of violations, overlaps, recovery times and orphaned keys. `make test-long` runs each fault once.
 faults: server
-	FAULT_RUNS=$(RUNS) $(CARGO) test --all-features --test faults -- $(ROWS)
+	FAULT_RUNS=$(RUNS) $(TESTS) --test faults -- $(ROWS)
 
 # `make test` takes 2 000 steps.
 queue: server
 	QUEUE_STEPS=$(STEPS) $(if $(QUEUE_SEED),QUEUE_SEED=$(QUEUE_SEED)) \
-		$(CARGO) test --all-features --test redis -- random_steps --nocapture
+		$(TESTS) --test redis -- random_steps --nocapture
 
 # `make test` runs 2 000 seeds. WITHOUT and ONLY choose classes: tests/simulate/main.rs.
 simulate:
 	SEEDS=$(SEEDS) FIRST=$(FIRST) SEED=$(SEED) \
-		$(CARGO) test --release --all-features --test simulate -- seeds_keep_invariants --nocapture
+		$(TESTS) --release --test simulate -- seeds_keep_invariants --nocapture
 
 # Builds and tests each mutant, which takes hours for all shards. The first shard is 0.
 mutants:
@@ -121,11 +126,11 @@ lint:
 	.ci/words
 	.ci/test-names
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --package tests --all-features --test '*' -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
 	$(CARGO) clippy --manifest-path benches/compare/Cargo.toml --all-targets --locked -- -D warnings
-	$(CARGO) clippy --all-features --test browser --test chaos --test faults --test processes --test interop_redisson -- -D warnings
-	RUSTDOC=$(CURDIR)/.ci/rustdoc RUSTDOCFLAGS='-D warnings --cfg docsrs' $(CARGO) doc --all-features --no-deps
+	RUSTDOC=$(CURDIR)/.ci/rustdoc RUSTDOCFLAGS='-D warnings --cfg docsrs' $(CARGO) doc --workspace --all-features --no-deps
 
 # Compares the public API with api.txt.
 api:
@@ -138,8 +143,8 @@ features:
 		echo "feature: $${feature:-none}"; \
 		$(CARGO) clippy --quiet --lib --no-default-features --features "$$feature" -- -D warnings; \
 	done
-	$(CARGO) test --no-default-features --features dashboard,redis,tracing --test http --test cost -- dashboard
-	$(CARGO) test --no-default-features --test cost -- acquire layer
+	$(CARGO) test --package tests --no-default-features --features dashboard,redis,tracing --test http --test cost -- dashboard
+	$(CARGO) test --package tests --no-default-features --test cost -- acquire layer
 	@tree=$$($(CARGO) tree --no-default-features --edges normal --prefix none) || exit 1; \
 	if echo "$$tree" | grep -E '^(axum|redis|deadpool)'; then \
 		echo 'without features the crate must not depend on these'; exit 1; \
@@ -166,4 +171,4 @@ ops: server
 
 # Tests against two versions of Redisson.
 interop: server
-	$(CARGO) test --all-features --test interop_redisson
+	$(TESTS) --test interop_redisson

@@ -59,6 +59,8 @@ pub mod backend;
 pub mod benchmarks;
 #[cfg(feature = "redis")]
 pub mod cluster;
+// `tests/lib.rs` runs its program, which needs SQLite.
+#[cfg(not(doctest))]
 pub mod fencing;
 pub mod http;
 pub mod incidents;

@@ -347,64 +347,7 @@ impl From<&LockKey> for LockKey {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    proptest! {
-        #[test]
-        fn parts_are_encoded_injectively(
-            a in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..6), 1..4),
-            b in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..6), 1..4),
-        ) {
-            prop_assert_eq!(LockKey::from_parts(&a) == LockKey::from_parts(&b), a == b);
-        }
-
-        #[test]
-        fn close_parts_are_encoded_injectively(
-            a in prop::collection::vec("[ab:%{}3A]{1,3}", 1..4),
-            b in prop::collection::vec("[ab:%{}3A]{1,3}", 1..4),
-        ) {
-            prop_assert_eq!(LockKey::from_parts(&a) == LockKey::from_parts(&b), a == b);
-        }
-
-        #[test]
-        fn names_are_encoded_injectively(a in "[a:%{}7BD#]{1,6}", b in "[a:%{}7BD#]{1,6}") {
-            prop_assert_eq!(LockKey::new(&a) == LockKey::new(&b), a == b);
-        }
-
-        #[test]
-        fn long_names_are_encoded_injectively(
-            a in prop::collection::vec(any::<u8>(), 500..600),
-            b in prop::collection::vec(any::<u8>(), 500..600),
-        ) {
-            prop_assert_eq!(LockKey::new(&a) == LockKey::new(&b), a == b);
-        }
-
-        #[test]
-        fn every_key_is_bounded_and_free_of_controls(
-            bytes in prop::collection::vec(any::<u8>(), 1..2000),
-        ) {
-            for key in [LockKey::new(&bytes), LockKey::from_parts([&bytes])] {
-                prop_assert!(key.as_str().len() <= LockKey::MAX_LEN);
-                prop_assert!(!key.as_str().is_empty());
-                prop_assert!(!key.as_str().chars().any(char::is_control));
-            }
-        }
-
-        #[test]
-        fn remaining_braces_are_one_tag_for_key_and_channel(name in "[ab{}]{1,12}") {
-            let key = LockKey::new(&name);
-            let text = key.as_str();
-            if let Some(open) = text.find('{') {
-                let close = text[open..].find('}').map(|at| at + open);
-                prop_assert!(close.is_some_and(|close| close > open + 1));
-            } else {
-                let closes = text.contains('}');
-                prop_assert!(!closes);
-            }
-        }
-    }
 
     #[test]
     fn readable_names_are_unchanged() {

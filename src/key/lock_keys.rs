@@ -238,18 +238,7 @@ one_key!(LockKey, &LockKey, &str, String, &String);
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    proptest! {
-        #[test]
-        fn keys_of_acquire_are_sorted_and_unique(names in prop::collection::vec("[a-d]{1,2}", 0..20)) {
-            let keys: LockKeys = names.iter().collect();
-            prop_assert!(keys.as_slice().windows(2).all(|pair| pair[0] < pair[1]));
-            prop_assert!(names.iter().all(|name| keys.as_slice().contains(&LockKey::new(name))));
-        }
-    }
 
     #[test]
     fn each_key_keeps_its_mode_in_every_order() {

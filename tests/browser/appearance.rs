@@ -265,7 +265,7 @@ async fn bank_shows_its_locks() {
     let picture = browser.screenshot("bank.png").await;
     assert!(picture.len() < 200 * 1024, "{} bytes", picture.len());
     if std::env::var_os("STORE").is_some() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dashboard.png");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dashboard.png");
         std::fs::write(path, &picture).unwrap();
     }
     browser.finish(&[]).await;

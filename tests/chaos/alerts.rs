@@ -10,7 +10,7 @@ use crate::recording::Recording;
 
 /// The time between two scrapes in the recorded series, in seconds.
 const PERIOD: usize = 15;
-const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ops/alerts.yml");
+const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/alerts.yml");
 
 /// The threshold of the alert for a late watchdog.
 const LATE: Duration = Duration::from_secs(1);

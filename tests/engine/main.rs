@@ -10,6 +10,7 @@ mod downgrade;
 mod faults;
 mod groups;
 mod hold;
+mod keys;
 mod load;
 mod no_wait;
 mod owners;

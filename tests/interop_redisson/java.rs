@@ -77,7 +77,7 @@ pub(crate) fn build() -> Result<(), String> {
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/interop/redisson"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../interop/redisson"))
 }
 
 fn classes(version: &str) -> OsString {

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Returns the path of an example, which cargo builds along with the tests unless it builds only one of them.
+/// Returns the path of an example, which `make test` builds before the tests.
 pub(crate) fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of the test");
-    let profile = test.parent().and_then(Path::parent);
-    let program = profile.expect("a profile").join("examples").join(name);
-    let build = format!(
-        "`cargo build --all-features --example {name}` first, with the profile of the tests"
-    );
+    let profile = test.parent().and_then(Path::parent).expect("a profile");
+    // Some are packages.
+    let package = profile.join(format!("example-{name}"));
+    let example = profile.join("examples").join(name);
+    let program = if package.exists() { package } else { example };
+    let build = "`make examples` first, with the profile of the tests";
     let modified = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
     let built = modified(&program);
     assert!(

@@ -20,7 +20,7 @@ impl Preloaded {
         let file = File::create(dir.path().join("number")).expect("a file");
         let built = Self { dir, number: file };
         built.set(number);
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/preloaded/");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/support/preloaded/");
         let source = PathBuf::from(format!("{folder}{name}.c"));
         let status = Command::new("cc")
             .args(["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o"])

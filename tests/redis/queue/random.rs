@@ -91,7 +91,7 @@ fn benchmark_calls_release_script_of_backend() {
     let formats = include_str!("../../../benches/compare/src/scenarios/release/formats.rs");
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/src/backend/redis/command/lua/"
+        "/../src/backend/redis/command/lua/"
     );
     let piece = |line: &str| {
         if let Some((_, file)) = line.split_once("/lua/") {

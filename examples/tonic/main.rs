@@ -3,6 +3,7 @@
 //! Look at: `layer` and `transfer`, which lock, and `status`, which a client of a busy account receives.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
+#[path = "../shared/mod.rs"]
 mod shared;
 
 use std::collections::HashMap;

@@ -13,6 +13,7 @@
 //! lease and then continues.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
+#[path = "../shared/mod.rs"]
 mod shared;
 
 use std::error::Error;
