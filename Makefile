@@ -54,7 +54,7 @@ help:
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
 	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
 	@echo 'make mutants   mutants of the engine and the middleware that no test detects (SHARD=k/n, JOBS=n)'
-	@echo 'make lint      words, names of tests, format, clippy and documentation, warnings are errors'
+	@echo 'make lint      words, names of tests, sizes, format, clippy and documentation, warnings are errors'
 	@echo 'make deny      licenses, sources and bans of the dependencies (installs cargo-deny)'
 	@echo 'make api       the public API, against api.txt (STORE=1 stores; requires Rust 1.95, which rustup installs)'
 	@echo 'make features  clippy with each feature alone and without features, and the dashboard without metrics'
@@ -65,7 +65,7 @@ help:
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  duration of the test with several processes (default: 60)'
 	@echo
-	@echo 'cargo run --example orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals), `limits` (permits)'
+	@echo 'cargo run -p example-orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals), `limits` (permits)'
 
 # `cargo test` excludes the benchmarks and programs with `test = false` in Cargo.toml.
 test: server curl examples
@@ -75,12 +75,10 @@ test: server curl examples
 examples:
 	$(CARGO) build --workspace --all-features --bins --examples
 
-# The tests that `make test` skips, and the programs that `cargo test` excludes. Some start examples. The limit on CPU time
-# is that of a release build.
+# The tests that `make test` skips, and the programs that `cargo test` excludes.
 test-long: server examples
 	CARGO='$(CARGO)' .ci/test --package tests --all-features --test engine --test redis -- $(LONG)
 	CARGO='$(CARGO)' .ci/test --package tests --all-features --test faults --test processes
-	$(CARGO) test --release --test cost watchdog
 
 # The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.
 browser: examples
@@ -107,7 +105,7 @@ queue: server
 # `make test` runs 2 000 seeds. WITHOUT and ONLY choose classes: tests/simulate/main.rs.
 simulate:
 	SEEDS=$(SEEDS) FIRST=$(FIRST) SEED=$(SEED) \
-		$(TESTS) --release --test simulate -- seeds_keep_invariants --nocapture
+		$(CARGO) test --package simulate --release -- seeds_keep_invariants --nocapture
 
 # Builds and tests each mutant, which takes hours for all shards. The first shard is 0.
 mutants:
@@ -125,6 +123,7 @@ lint:
 	@[ $$(wc -l <README.md) -le 140 ] || { echo 'README.md: at most 140 lines; the rest belongs in src/guide'; exit 1; }
 	.ci/words
 	.ci/test-names
+	.ci/mass
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --package tests --all-features --test '*' -- -D warnings
@@ -152,7 +151,7 @@ features:
 
 # Advisories change without a commit, so only the workflow checks them.
 deny:
-	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
+	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked --debug
 	$(CARGO) deny --all-features check bans licenses sources
 
 # Compares with other locks. `cargo bench --bench speed` is the short benchmark.

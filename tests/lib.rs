@@ -3,3 +3,7 @@
 #[cfg(doctest)]
 #[path = "../src/guide/fencing.rs"]
 mod fencing;
+
+#[cfg(doctest)]
+#[doc = include_str!("../src/observe/metrics/prometheus.md")]
+struct Prometheus;

@@ -1,4 +1,4 @@
-//! The CPU time of an open dashboard: `cargo bench --bench dashboard --features dashboard`. It prints a Markdown table.
+//! The CPU time of an open dashboard: `cargo bench -p tests --bench dashboard --features dashboard`. It prints a Markdown table.
 //! With `-- 900`, it first waits for so many seconds, after which the plots are full.
 //!
 //! It requires Chromium, which `make browser` installs, and Linux.

@@ -1,4 +1,4 @@
-//! Speed of tower-lock: `cargo bench --bench speed`. It starts its own Redis server and prints a Markdown
+//! Speed of tower-lock: `cargo bench -p tests --bench speed`. It starts its own Redis server and prints a Markdown
 //! table.
 #![allow(
     missing_docs,

@@ -1,10 +1,10 @@
 //! Shows: orders in one SQLite file, which any number of processes change, one request at a time per order.
-//! Run: `cargo run --example orders`, or see below for two processes.
+//! Run: `cargo run -p example-orders`, or see below for two processes.
 //! Look at: `app`, which locks the route, and `claim` and `write`, which pass the fencing token to the storage.
 //!
 //! ```text
-//! cargo run --example orders -- --locks redis://127.0.0.1:6379 --port 3000
-//! cargo run --example orders -- --locks redis://127.0.0.1:6379 --port 3001
+//! cargo run -p example-orders -- --locks redis://127.0.0.1:6379 --port 3000
+//! cargo run -p example-orders -- --locks redis://127.0.0.1:6379 --port 3001
 //! ```
 //!
 //! With `--features tracing` it also prints lost locks, outages and warnings about a server.
@@ -44,7 +44,7 @@ use shared::{stop_requested, with_causes};
 const HELP: &str = "\
 Orders in one SQLite file, one request at a time per order, over HTTP.
 
-Usage: cargo run --example orders -- [options]
+Usage: cargo run -p example-orders -- [options]
 
   --port N         listen on 127.0.0.1:N (default 3000; 0 takes any free port)
   --locks URL      keep the locks there (default memory://, which is for one

@@ -1,5 +1,5 @@
 //! Shows: a gRPC service whose calls lock accounts, which are named in the metadata or in the message.
-//! Run: `cargo run --example tonic`. It calls itself concurrently, prints the replies, and continues to serve.
+//! Run: `cargo run -p example-tonic`. It calls itself concurrently, prints the replies, and continues to serve.
 //! Look at: `layer` and `transfer`, which lock, and `status`, which a client of a busy account receives.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
@@ -39,7 +39,7 @@ use shared::{stop_requested, with_causes};
 const HELP: &str = "\
 A bank over gRPC, one call at a time per account.
 
-Usage: cargo run --example tonic -- [options]
+Usage: cargo run -p example-tonic -- [options]
 
   --port N     listen on 127.0.0.1:N (default 50051; 0 takes any free port)
   --locks URL  keep the locks there (default memory://), for instance

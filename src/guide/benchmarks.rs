@@ -1,7 +1,7 @@
 //! Benchmarks: for developers estimating the cost of a lock, or choosing between locks.
 //!
 //! `make bench` measures this crate beside other locks and writes
-//! [`benches/results`](https://github.com/tower-lock/tower-lock/tree/main/benches/results). `cargo bench --bench speed`
+//! [`benches/results`](https://github.com/tower-lock/tower-lock/tree/main/benches/results). `cargo bench -p tests --bench speed`
 //! measures this crate alone. Both start their own Redis server.
 //!
 //! # Beside other locks
@@ -68,5 +68,5 @@
 //! # This crate alone
 //!
 //! [`benches/README.md`](https://github.com/tower-lock/tower-lock/blob/main/benches/README.md) has the latest figures of
-//! `cargo bench --bench speed`: allocations per request, the time that a layer adds, and the ratio to bare scripts.
+//! `cargo bench -p tests --bench speed`: allocations per request, the time that a layer adds, and the ratio to bare scripts.
 //! `make instructions` counts the instructions of the hot paths and compares them with stored counts.

@@ -127,14 +127,14 @@
 #![cfg_attr(
     not(feature = "redis"),
     doc = "
-[cluster]: https://docs.rs/tower-lock/latest/tower_lock/guide/cluster/
-[`min_replicas`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.min_replicas
-[`notify`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.notify
-[`Publish::Both`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/enum.Publish.html#variant.Both
-[`quarantine`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.quarantine
-[`redisson_fencing_tokens`]: https://docs.rs/tower-lock/latest/tower_lock/backend/redis/struct.RedisBackendBuilder.html#method.redisson_fencing_tokens
-[permissions]: https://docs.rs/tower-lock/latest/tower_lock/struct.RedisBackend.html#permissions
-[`redisson`]: https://docs.rs/tower-lock/latest/tower_lock/guide/redisson/#what-is-different
-[sentinel]: https://docs.rs/tower-lock/latest/tower_lock/guide/sentinel/
+[cluster]: ../cluster/index.html
+[`min_replicas`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.min_replicas
+[`notify`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.notify
+[`Publish::Both`]: ../../backend/redis/enum.Publish.html#variant.Both
+[`quarantine`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.quarantine
+[`redisson_fencing_tokens`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.redisson_fencing_tokens
+[permissions]: ../../struct.RedisBackend.html#permissions
+[`redisson`]: ../../guide/redisson/#what-is-different
+[sentinel]: ../../guide/sentinel/
 "
 )]

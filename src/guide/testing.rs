@@ -70,11 +70,11 @@
 //! # The examples
 //!
 //! ```sh
-//! cargo run --example bank    # transfers with and without locks, over HTTP; then serves
-//! cargo run --example orders  # a lock, a database and its fence; the example to copy
-//! cargo run --example tonic   # gRPC calls that lock by their metadata or message
-//! cargo run --example jobs    # a job at intervals, in one process at a time
-//! cargo run --example limits  # at most ten requests of each tenant at a time
+//! cargo run --example bank     # transfers with and without locks, over HTTP; then serves
+//! cargo run -p example-orders  # a lock, a database and its fence; the example to copy
+//! cargo run -p example-tonic   # gRPC calls that lock by their metadata or message
+//! cargo run --example jobs     # a job at intervals, in one process at a time
+//! cargo run --example limits   # at most ten requests of each tenant at a time
 //! ```
 //!
 //! All keep their locks in memory, or in Redis with `-- --locks redis://127.0.0.1:6379`. Any number of `orders`

@@ -1,6 +1,6 @@
 //! Every fault that locks must survive, under load. A referee that does not use the crate judges the runs.
 //!
-//! `cargo test --test faults [name…]` runs each fault once, or only those whose names contain one of the
+//! `cargo test -p tests --test faults [name…]` runs each fault once, or only those whose names contain one of the
 //! words. `FAULT_RUNS` sets how often each runs, and `FAULT_JOBS` how many run concurrently.
 //! It is a program of its own, which `make test-long` runs: it has its own harness.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]

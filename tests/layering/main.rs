@@ -8,6 +8,7 @@ mod auto_traits;
 mod cycles;
 #[path = "../support/exports.rs"]
 mod exports;
+mod msrv;
 mod source;
 
 use std::path::Path;

@@ -19,7 +19,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// A key is free, or held under one exclusive [`LeaseId`], several shared ones or several [permits](Self::modes). Each
 /// lease ends when its TTL has passed. Each command returns a definite outcome, or a [`BackendError`] that states
 /// whether the command may have taken effect. The functions in
-/// [`conformance`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/) (feature
+/// [`conformance`](conformance/index.html) (feature
 /// `conformance`) are this contract in code. Run them against your own backend. The page
 /// [`backend`](crate::guide::backend) of the guide has a complete example, and explains each failure.
 ///

@@ -3,29 +3,8 @@
 //! [`guide::operations`](crate::guide::operations) lists the metrics. The names of all metrics begin with
 //! `tower_lock_`.
 //!
-//! # Prometheus
-//!
-//! `metrics-exporter-prometheus` renders summaries unless it has the bounds of histogram buckets. Set them, and run its
-//! upkeep, without which its memory grows:
-//!
-//! ```
-//! use std::time::Duration;
-//!
-//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-//!
-//! let recorder = PrometheusBuilder::new()
-//!     .set_buckets_for_metric(Matcher::Prefix("tower_lock_".into()), &tower_lock::metrics::BUCKETS)?
-//!     .build_recorder();
-//! let rendering = recorder.handle();
-//! let upkeep = rendering.clone();
-//! std::thread::spawn(move || loop {
-//!     std::thread::sleep(Duration::from_secs(5));
-//!     upkeep.run_upkeep();
-//! });
-//! // metrics::set_global_recorder(recorder) installs it; `rendering.render()` is the response to a scrape.
-//! # drop((recorder, rendering));
-//! # Ok::<_, metrics_exporter_prometheus::BuildError>(())
-//! ```
+// `tests/lib.rs` runs the program, which needs the exporter.
+#![cfg_attr(not(doctest), doc = include_str!("prometheus.md"))]
 //!
 //! # When they are reported
 //!
