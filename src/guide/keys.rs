@@ -81,7 +81,8 @@
 //!   lock for all requests.
 //! - **One spelling per record.** `7` and `07` are one number and two keys. Lock by the text that identifies the
 //!   record, or by the parsed value everywhere: `by_path_param_as` parses it. `by_path` decodes the path, so `a%40b` and
-//!   `a@b` are one key.
+//!   `a@b` are one key, and so are `/orders/7`, `//orders/7` and `/orders/7/`: middleware that rewrites paths can serve
+//!   them by one handler.
 //! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys):
 //!   all or none, in one order, and [a duplicate only once](#when-two-keys-are-one). If it acquires them one after the
 //!   other, two requests can wait for each other until their waits end.

@@ -131,16 +131,16 @@ impl LockKey {
     /// requests.
     ///
     /// `path` is the path of a URL as a client sends it, from the first slash, without host and query. It is
-    /// decoded once, and slashes at its end are removed. The key is `LockKey::from_parts([decoded])`, and the empty
-    /// path is `/`. The key is invalid if the path has a `.` or `..` segment, or a `%` without two hexadecimal
-    /// digits.
+    /// decoded once. A run of slashes then counts as one slash, and a slash at the end is removed, because middleware
+    /// and proxies in front of a router do so. The key is `LockKey::from_parts([decoded])`, and the empty path is `/`.
+    /// The key is invalid if the path has a `.` or `..` segment, or a `%` without two hexadecimal digits.
     ///
     /// ```
     /// use tower_lock::LockKey;
     ///
     /// let key = LockKey::from_path("/users/a@b.c");
     /// assert_eq!(LockKey::from_path("/users/a%40b.c"), key);
-    /// assert_eq!(LockKey::from_path("/users/a@b.c/"), key);
+    /// assert_eq!(LockKey::from_path("//users//a@b.c/"), key);
     /// assert_eq!(LockKey::from_parts(["/users/a@b.c"]), key);
     /// assert!(LockKey::from_path("/users/%2e%2e").validate().is_err());
     /// ```

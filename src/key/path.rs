@@ -6,11 +6,12 @@ use percent_encoding::percent_decode;
 
 use super::invalid::InvalidKey;
 
-/// Decodes a path once, and removes slashes at its end.
+/// Decodes a path once, and removes the slashes that middleware adds or removes.
 ///
 /// A router matches the path as it was sent and decodes each parameter. Two paths with the same parameters in one
-/// route are therefore equal after decoding. Slashes at the end are removed because `Router::nest_service` serves
-/// its prefix with and without one.
+/// route are therefore equal after decoding. Middleware and proxies in front of a router merge runs of slashes, remove
+/// slashes at both ends, or append one, and the lock can be on either side of them. `Router::nest_service` serves its
+/// prefix with and without a slash. The result thus begins with a slash, and has no run of them and none at its end.
 ///
 /// Dot segments are rejected. Clients and proxies resolve them, and routers do not. A resolved path would be the
 /// lock of another route.
@@ -24,13 +25,20 @@ pub(super) fn canonical(path: &str) -> Result<Cow<'_, [u8]>, InvalidKey> {
     if path.contains(&b'.') && path.split(|&byte| byte == b'/').any(is_dot_segment) {
         return Err(InvalidKey::DotSegment);
     }
-    let end = path.iter().rposition(|&byte| byte != b'/');
-    let Some(end) = end.map(|last| last + 1) else {
-        return Ok(Cow::Borrowed(b"/"));
-    };
-    match &mut path {
-        Cow::Borrowed(path) => *path = &path[..end],
-        Cow::Owned(path) => path.truncate(end),
+    if !path.starts_with(b"/") {
+        path.to_mut().insert(0, b'/');
+    }
+    // Most paths have no run of slashes.
+    if path.windows(2).any(|pair| pair == b"//") {
+        path.to_mut()
+            .dedup_by(|next, last| [*next, *last] == *b"//");
+    }
+    if let [_, .., b'/'] = path[..] {
+        let end = path.len() - 1;
+        match &mut path {
+            Cow::Borrowed(path) => *path = &path[..end],
+            Cow::Owned(path) => path.truncate(end),
+        }
     }
     Ok(path)
 }
@@ -84,7 +92,8 @@ mod tests {
             ("", "/"),
             ("/", "/"),
             ("//", "/"),
-            ("*", "*"),
+            // A layer that appends slashes makes `/*/` of it.
+            ("*", "/*"),
             ("/%41", "/A"),
             ("/A", "/A"),
             ("/a", "/a"),
@@ -93,7 +102,9 @@ mod tests {
             ("/a%2fb", "/a/b"),
             ("/a/", "/a"),
             ("/a%2F/", "/a"),
-            ("/a//b", "/a//b"),
+            ("/a//b", "/a/b"),
+            ("//a", "/a"),
+            ("///a%2F/b//", "/a/b"),
             ("/é", "/é"),
             ("/%c3%A9", "/é"),
             ("/a%25zz", "/a%zz"),

@@ -19,9 +19,10 @@ impl LockLayer<ByPath> {
     /// Creates a layer with one lock per path. The key is [`LockKey::from_path`](crate::LockKey::from_path).
     ///
     /// Two requests that reach the same handler through one route with the same decoded path parameters take the same
-    /// lock. The path is therefore decoded once: `a%40b` is `a@b`, and `%2F` is a slash. Slashes at its end are removed.
-    /// Case is kept, and query and host are not part of the key. Inside a nested axum router, the path is the original
-    /// one. A handler behind two routes has the locks of two paths.
+    /// lock, on either side of a middleware that adds or removes slashes. The path is therefore decoded once: `a%40b` is
+    /// `a@b`, and `%2F` is a slash. A run of slashes is one slash, and a slash at the end is removed. At worst, two
+    /// resources share a lock. Case is kept, and query and host are not part of the key. Inside a nested axum router, the
+    /// path is the original one. A handler behind two routes has the locks of two paths.
     ///
     /// A path with a segment `.` or `..`, or with a `%` that two hexadecimal digits do not follow, is rejected with
     /// 400. Clients and proxies resolve dot segments, and routers do not.

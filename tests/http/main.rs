@@ -30,6 +30,7 @@ mod permits;
 mod random;
 mod rejections;
 mod retry_after;
+mod rewritten_paths;
 mod scope;
 mod served;
 mod server_timing;

@@ -118,8 +118,9 @@ fn id(params: &Result<RawPathParams, RawPathParamsRejection>) -> &str {
 
 fn path_key(path: &str) -> LockKey {
     let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
-    let end = path.iter().rposition(|&byte| byte != b'/');
-    LockKey::from_parts([end.map_or(&b"/"[..], |last| &path[..=last])])
+    let segments = path.split(|&byte| byte == b'/');
+    let segments: Vec<_> = segments.filter(|segment| !segment.is_empty()).collect();
+    LockKey::from_parts([[b"/", &*segments.join(&b'/')].concat()])
 }
 
 fn only_id(query: &[(String, String)]) -> &str {
