@@ -9,6 +9,7 @@
 //! | a parsed parameter | [`by_path_param_as`](crate::LockLayer::by_path_param_as)`::<u64>(locks, "account")` | `["account", value]`, as `Display` writes the value |
 //! | several parameters | [`by_path_params`](crate::LockLayer::by_path_params)`(locks, ["shop", "order"])` | `["shop", value, "order", value]` |
 //! | a header | [`by_header`](crate::LockLayer::by_header)`(locks, "x-tenant")` | `["x-tenant", value]` |
+//! | the host, over HTTP/1.1 and HTTP/2 | [`by_host`](crate::LockLayer::by_host)`(locks)` | `["host", value]` |
 //! | the query | [`by_query`](crate::LockLayer::by_query)`(locks, "account")` | `["account", value]` |
 //! | a value from an outer layer | [`by_extension`](crate::LockLayer::by_extension)`::<Tenant>(locks)` | its [`LockTarget`](crate::LockTarget) |
 //! | anything else in the head | [`by_fn`](crate::LockLayer::by_fn)`(locks, closure)` | the closure's |
@@ -83,6 +84,9 @@
 //!   record, or by the parsed value everywhere: `by_path_param_as` parses it. `by_path` decodes the path, so `a%40b` and
 //!   `a@b` are one key, and so are `/orders/7`, `//orders/7` and `/orders/7/`: middleware that rewrites paths can serve
 //!   them by one handler.
+//! - **A request has several forms.** HTTP/2 has no header `host`, and HTTP/1.1 mostly no host in the target. A closure
+//!   that reads one of them and returns `None` without it passes the requests of the other version unlocked. Return an
+//!   [`InvalidKey`](crate::InvalidKey) where a value is missing, and lock by the host with `by_host`.
 //! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys):
 //!   all or none, in one order, and [a duplicate only once](#when-two-keys-are-one). If it acquires them one after the
 //!   other, two requests can wait for each other until their waits end.

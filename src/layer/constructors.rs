@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use http::HeaderName;
+use http::header::HOST;
 use http::request::Parts;
 
 use super::keys::{ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, LockTarget};
@@ -145,7 +146,11 @@ impl LockLayer<ByHeader> {
     /// Creates a layer with one lock per value of a header.
     ///
     /// The key is `LockKey::from_parts([name, value])`, with the name in lower case. A request is rejected with 400
-    /// if the header is missing, repeated or empty.
+    /// if the header is missing, repeated or empty. The header `host` is read as by [`by_host`](Self::by_host).
+    ///
+    /// HTTP/2 has no `connection`, nor the headers that it names, such as `keep-alive` and `upgrade`: a layer by one of
+    /// them rejects each request over HTTP/2. It may send the cookies of a request in several `cookie` lines, which
+    /// count as repeated. Lock by one cookie, in a closure ([`by_fn`](LockLayer::by_fn)), or by what the session names.
     ///
     /// # Panics
     ///
@@ -162,6 +167,43 @@ impl LockLayer<ByHeader> {
             panic!("`LockLayer`: invalid `by_header`: not a header name");
         };
         Self::new(locks, ByHeader::new(name))
+    }
+
+    /// Creates a layer with one lock per host that clients name.
+    ///
+    /// HTTP/2 has the host in the target, as `:authority`, and HTTP/1.1 in the header `host` or in the target. The layer
+    /// reads both. The key is `LockKey::from_parts(["host", host])`, with the port behind a colon, unless it is 80 or
+    /// 443. The host is in lower case, without a user and without a dot at its end, and an IPv6 address in its short form.
+    ///
+    /// A request is rejected with 400 if it has no host, an invalid one, several headers `host`, or a header and a target
+    /// that differ. The layer does not read the headers in which a proxy forwards a host.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::convert::Infallible;
+    /// use http::{Request, Response, StatusCode};
+    /// use tower::{ServiceBuilder, ServiceExt, service_fn};
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let service = ServiceBuilder::new()
+    ///     .layer(LockLayer::by_host(locks.clone()).no_wait())
+    ///     .service(service_fn(|_: Request<String>| async {
+    ///         Ok::<_, Infallible>(Response::new(String::new()))
+    ///     }));
+    ///
+    /// let migration = locks.acquire(LockKey::from_parts(["host", "shop.example.org"])).await?;
+    /// let http1 = Request::put("/").header("host", "Shop.example.org:443").body(String::new())?;
+    /// assert_eq!(service.clone().oneshot(http1).await?.status(), StatusCode::CONFLICT);
+    /// let http2 = Request::put("https://shop.example.org/").body(String::new())?;
+    /// assert_eq!(service.oneshot(http2).await?.status(), StatusCode::CONFLICT);
+    /// # drop(migration);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn by_host(locks: LockManager) -> Self {
+        Self::new(locks, ByHeader::new(HOST))
     }
 }
 
@@ -224,15 +266,21 @@ impl LockLayer<()> {
     ///
     /// The closure returns a [`LockKey`](crate::LockKey), [`LockKeys`](crate::LockKeys), or an `Option` or `Result` of
     /// one. `None` passes the request without a lock. [`InvalidKey`](crate::InvalidKey) is rejected with 400. Values
-    /// that come from the request belong into [`LockKey::from_parts`](crate::LockKey::from_parts).
+    /// that come from the request belong into [`LockKey::from_parts`](crate::LockKey::from_parts). A request over HTTP/2
+    /// lacks some headers of HTTP/1.1: [`by_header`](LockLayer::by_header) lists them.
     ///
     /// ```
     /// use tower_lock::{InvalidKey, LockKey, LockLayer, LockManager};
     ///
     /// let locks = LockManager::in_memory();
     /// let by_host = LockLayer::by_fn(locks.clone(), |request| {
-    ///     let host = request.headers.get("host")?;
-    ///     Some(LockKey::from_parts([b"host", host.as_bytes()]))
+    ///     let missing = || InvalidKey::Missing { what: "host".into() };
+    ///     // Over HTTP/2, only the target has the host. `LockLayer::by_host` also unifies spellings.
+    ///     let host = match request.uri.authority() {
+    ///         Some(authority) => authority.as_str().as_bytes(),
+    ///         None => request.headers.get("host").ok_or_else(missing)?.as_bytes(),
+    ///     };
+    ///     Ok(LockKey::from_parts([b"host", host]))
     /// });
     ///
     /// let by_account = LockLayer::by_fn(locks, |request| {

@@ -110,12 +110,16 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// closure without types, see [`by_fn`](LockLayer::by_fn).
     ///
     /// ```
-    /// use http::request::Parts;
-    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    /// use http::{HeaderValue, header::HOST, request::Parts};
+    /// use tower_lock::{InvalidKey, LockKey, LockLayer, LockManager};
     ///
     /// let layer = LockLayer::new(LockManager::in_memory(), |request: &Parts| {
-    ///     let host = request.headers.get(http::header::HOST);
-    ///     Ok(host.map(|host| LockKey::from_parts([b"host", host.as_bytes()]).into()))
+    ///     // HTTP/1.1 has the host in a header, HTTP/2 in the target. `LockLayer::by_host` also unifies spellings.
+    ///     let header = request.headers.get(HOST).map(HeaderValue::as_bytes);
+    ///     let target = request.uri.authority().map(|host| host.as_str().as_bytes());
+    ///     let missing = || InvalidKey::Missing { what: "host".into() };
+    ///     let host = target.or(header).ok_or_else(missing)?;
+    ///     Ok(Some(LockKey::from_parts([b"host", host]).into()))
     /// });
     /// # drop(layer);
     /// ```

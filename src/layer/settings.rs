@@ -172,6 +172,8 @@ impl<K> LockLayer<K> {
     }
 
     /// Passes GET, HEAD, OPTIONS and TRACE without a lock. By default, these requests are locked too.
+    ///
+    /// A WebSocket is a GET over HTTP/1.1, which passes, and a `CONNECT` over HTTP/2, which is locked until its head.
     pub fn writes_only(mut self) -> Self {
         self.options.reads = Reads::Unlocked;
         self

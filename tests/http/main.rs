@@ -40,3 +40,4 @@ mod stacks;
 mod status_table;
 #[path = "../support/mod.rs"]
 mod support;
+mod versions;

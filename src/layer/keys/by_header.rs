@@ -1,13 +1,16 @@
 //! A header as the key.
 
 use http::HeaderName;
+use http::header::HOST;
 use http::request::Parts;
 
 use super::extractor::KeyExtractor;
+use super::host;
 use super::source::Source;
 use crate::{InvalidKey, LockKeys};
 
-/// The key of [`LockLayer::by_header`](crate::LockLayer::by_header).
+/// The key of [`LockLayer::by_header`](crate::LockLayer::by_header) and of
+/// [`LockLayer::by_host`](crate::LockLayer::by_host).
 #[derive(Debug, Clone)]
 pub struct ByHeader {
     name: HeaderName,
@@ -25,6 +28,9 @@ impl KeyExtractor for ByHeader {
             kind: "header",
             name: self.name.as_str(),
         };
+        if self.name == HOST {
+            return source.key(host::of(request)?.as_bytes());
+        }
         let value = source.only(request.headers.get_all(&self.name).iter())?;
         source.key(value.as_bytes())
     }

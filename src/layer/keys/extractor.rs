@@ -19,7 +19,10 @@ use crate::{InvalidKey, LockKeys};
 ///     let Some(tenant) = request.headers.get("x-tenant") else {
 ///         return Ok(None);
 ///     };
-///     let parts = ["tenant".as_bytes(), tenant.as_bytes(), request.uri.path().as_bytes()];
+///     // It unifies the spellings of a path.
+///     let path = LockKey::from_path(request.uri.path());
+///     path.validate()?;
+///     let parts = ["tenant".as_bytes(), tenant.as_bytes(), path.as_str().as_bytes()];
 ///     Ok(Some(LockKey::from_parts(parts).into()))
 /// }
 ///

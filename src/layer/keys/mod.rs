@@ -7,6 +7,7 @@ mod by_fn;
 mod by_header;
 mod by_query;
 mod extractor;
+mod host;
 mod keyed;
 #[cfg(feature = "axum")]
 mod lock_by;

@@ -1,5 +1,6 @@
 //! Keys of single values of a request.
 
+use http::header::HOST;
 use http::request::{Builder, Parts};
 use http::{HeaderName, Request};
 
@@ -78,4 +79,69 @@ fn query_parameter_is_decoded_as_form() {
         extract("/?id="),
         Err(InvalidKey::EmptyValue { what: what() })
     );
+}
+
+#[test]
+fn host_is_one_key_in_each_form_of_request() {
+    let extract = |request| ByHeader::new(HOST).extract(&parts(request));
+    let form = |target: &str, host: Option<&str>| {
+        let request = Request::get(target);
+        match host {
+            Some(host) => extract(request.header("host", host)),
+            None => extract(request),
+        }
+    };
+    for (target, host) in [
+        ("/", Some("example.org")),
+        ("/", Some("EXAMPLE.org.:443")),
+        ("/", Some("example.org:80")),
+        ("/", Some("example.org:")),
+        ("https://example.org/", None),
+        ("http://Example.org:080/", None),
+        ("http://user:secret@example.org/", None),
+        ("http://example.org/", Some("example.org:80")),
+        ("example.org:443", Some("example.org")),
+    ] {
+        let key = form(target, host);
+        assert_eq!(key, one("host", "example.org"), "{target} {host:?}");
+    }
+    assert_eq!(form("/", Some("[::A]:8080")), one("host", "[::a]:8080"));
+    assert_eq!(form("http://[::a]:8080", None), one("host", "[::a]:8080"));
+    assert_eq!(form("/", Some("[0:0::a]")), one("host", "[::a]"));
+    assert_eq!(form("http://a:81", Some("A:81")), one("host", "a:81"));
+}
+
+#[test]
+fn host_missing_or_doubtful_is_rejected() {
+    let extract = |request| ByHeader::new(HOST).extract(&parts(request));
+    let what = || "host".into();
+    let get = || Request::get("/");
+    assert_eq!(extract(get()), Err(InvalidKey::Missing { what: what() }));
+    let ambiguous = Err(InvalidKey::Ambiguous { what: what() });
+    let twice = get().header("host", "a").header("host", "a");
+    assert_eq!(extract(twice), ambiguous);
+    for (target, host) in [
+        ("http://a", "b"),
+        ("http://a:81", "a"),
+        ("http://a", "a:81"),
+    ] {
+        let request = Request::get(target).header("host", host);
+        assert_eq!(extract(request), ambiguous, "{target} {host}");
+    }
+    let in_target = Request::get("http://a").header("host", "a");
+    assert_eq!(extract(in_target.header("host", "a")), ambiguous);
+    let malformed = Err(InvalidKey::Malformed { what: what() });
+    for host in [
+        "a/b", "a b", "é", "::1", "[::1", "[::1]a", "a:+81", "a:65536", "a:8~",
+    ] {
+        assert_eq!(extract(get().header("host", host)), malformed, "{host}");
+    }
+    // The `http` crate accepts these in a target.
+    for target in ["http://a[::1]:80", "http://[::1]:80=", "http://a:8~"] {
+        assert_eq!(extract(Request::get(target)), malformed, "{target}");
+    }
+    for host in ["", ":", ":81", "."] {
+        let empty = Err(InvalidKey::EmptyValue { what: what() });
+        assert_eq!(extract(get().header("host", host)), empty, "{host}");
+    }
 }

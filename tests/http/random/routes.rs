@@ -1,5 +1,6 @@
 //! A right program under each layer, and what its handlers see.
 
+use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use serde::Deserialize;
 use tower_lock::backend::Mode;
 use tower_lock::{
@@ -26,6 +27,7 @@ pub(crate) enum By {
     ParamAs,
     Params,
     Header,
+    Host,
     Query,
     /// By a value that a middleware reads from a header.
     Extension,
@@ -43,12 +45,13 @@ pub(crate) enum By {
     HeaderAndJson,
 }
 
-pub(crate) const ALL: [By; 14] = [
+pub(crate) const ALL: [By; 15] = [
     By::Path,
     By::Param,
     By::ParamAs,
     By::Params,
     By::Header,
+    By::Host,
     By::Query,
     By::Extension,
     By::Function,
@@ -123,6 +126,27 @@ fn path_key(path: &str) -> LockKey {
     LockKey::from_parts([[b"/", &*segments.join(&b'/')].concat()])
 }
 
+/// The authority of the target, or the header, without what differs between spellings.
+fn host_key(uri: &Uri, headers: &HeaderMap) -> LockKey {
+    let in_header = || headers["host"].to_str().unwrap();
+    let host = uri.authority().map_or_else(in_header, |it| it.as_str());
+    let host = host.rsplit('@').next().unwrap().to_lowercase();
+    // An address of IPv6 contains colons.
+    let end = host.find(']').map_or(0, |end| end + 1);
+    let (mut host, port) = match host[end..].split_once(':') {
+        Some((rest, port)) => (host[..end].to_owned() + rest, port.parse().unwrap_or(80)),
+        None => (host, 80),
+    };
+    if let Some(ip) = host.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
+        host = format!("[{}]", ip.parse::<Ipv6Addr>().unwrap());
+    }
+    host = host.trim_end_matches('.').to_owned();
+    if ![80_u16, 443].contains(&port) {
+        host += &format!(":{port}");
+    }
+    named("host", host.as_bytes())
+}
+
 fn only_id(query: &[(String, String)]) -> &str {
     let mut values = query.iter().filter(|(name, _)| name == "id");
     let value = values.next().unwrap();
@@ -152,6 +176,7 @@ async fn show(
             let id: u64 = id(&params).parse().unwrap();
             Some(named("id", id.to_string().as_bytes()))
         }
+        By::Host => Some(host_key(&uri, &headers)),
         By::Query => Some(named("id", only_id(&query).as_bytes())),
         By::Extension => Some(named("tenant", headers["x-id"].as_bytes())),
         _ => Some(named("x-id", headers["x-id"].as_bytes())),
@@ -254,6 +279,7 @@ fn locked(router: Router, by: By, locks: &LockManager) -> Router {
         By::ParamAs => router.layer(LockLayer::by_path_param_as::<u64>(locks, "id").no_wait()),
         By::Params => router.layer(LockLayer::by_path_params(locks, ["id"]).no_wait()),
         By::Header => router.layer(by_header(locks)),
+        By::Host => router.layer(LockLayer::by_host(locks).no_wait()),
         By::Query => router.layer(LockLayer::by_query(locks, "id").no_wait()),
         By::Extension => {
             let layer = LockLayer::by_extension::<Tenant>(locks).no_wait();
