@@ -5,6 +5,8 @@ pub(crate) mod broken;
 #[cfg(feature = "redis")]
 pub(crate) mod cluster;
 #[cfg(feature = "redis")]
+pub(crate) mod distance;
+#[cfg(feature = "redis")]
 pub(crate) mod endpoint;
 #[cfg(feature = "redis")]
 pub(crate) mod engine;

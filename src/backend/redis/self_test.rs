@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, join, join_all, join4, try_join, try_join_all};
+use futures_util::{FutureExt as _, TryFutureExt as _};
 use redis::Value;
 use uuid::Uuid;
 
-use super::command::{Cause, KeyRoute, entry, prepare, text};
+use super::command::{Cause, KeyRoute, Outcomes, entry, is_reply, prepare, text};
 use super::connection::{Connection, Resend};
 use super::inner::Inner;
 use super::topology::{Node, Route, connect_error};
@@ -23,9 +24,8 @@ const TRIAL_TTL: Duration = Duration::from_secs(1);
 
 /// Opens all connections and calls every script at every node. Returns the warnings.
 ///
-/// Each part has its own limit: the connect timeout for the connections and for the trial of the
-/// subscription, the response timeout for each command. With a single deadline, a distant server would seem
-/// unavailable.
+/// Each part has its own limit: the connect timeout for each connection, the response timeout for each command. With a
+/// single deadline, a distant server would seem unavailable.
 pub(crate) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError> {
     let nodes = inner.topology.nodes();
     let trials = nodes.iter().map(|node| async move {
@@ -46,45 +46,72 @@ pub(crate) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError
 }
 
 async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, ConnectError> {
+    let (key, route) = key_at(inner, node);
+    let channel = inner.calls.names.channel(&key).to_text();
+    let subscribed = node.notifier.try_out(&channel).map(Ok);
+    // Concurrent, and an error of the commands does not wait for the subscription.
+    let (warnings, subscribed) =
+        try_join(test_commands(inner, node, &key, route), subscribed).await?;
+    subscribed.map_err(|error| connect_error(node.notifier.address(), error))?;
+    Ok(warnings)
+}
+
+/// Sends commands together that do not depend on each other: a distant server takes long for each round trip.
+async fn test_commands(
+    inner: &Inner,
+    node: &Arc<Node>,
+    key: &LockKey,
+    mut route: Route,
+) -> Result<Vec<String>, ConnectError> {
     let failed = |error: BackendError| connect_error(node.address(), error);
     try_join_all(node.connections.iter().map(Connection::await_link))
         .await
         .map_err(failed)?;
 
     let connection = &node.connections[0];
+    let calls = &*inner.calls;
     // Unlike `INFO`, `HELLO` reports the role without a permission.
-    let hello = connection
-        .query(&redis::cmd("HELLO"), Resend::Repeatable)
-        .await
-        .ok();
+    let hello = redis::cmd("HELLO");
+    // Before the first counter, which a sharded server has for each slot.
+    let found = async {
+        match inner.topology.is_cluster() {
+            true => Ok(()),
+            false => calls.find_shards(&route).await,
+        }
+    };
+    let (hello, found, are_queues_denied, eviction) = join4(
+        connection.query(&hello, Resend::Repeatable),
+        found,
+        calls.are_queues_denied(calls.at(&route, key)),
+        eviction(connection),
+    )
+    .await;
+    let hello = match hello {
+        Err(silent) if !is_reply(&silent) => return Err(failed(silent)),
+        hello => hello.ok(),
+    };
     if let Some(cause) = mistaken(hello.as_ref(), inner.topology.is_cluster()) {
         let error = BackendError::refused(BackendErrorKind::Misconfigured, cause);
         return Err(failed(error));
     }
-
-    let (key, mut route) = key_at(inner, node);
-    // Before the first counter, which a sharded server has for each slot.
-    let found = match inner.topology.is_cluster() {
-        true => Ok(()),
-        false => inner.calls.find_shards(&route).await,
-    };
-    if let Some(found) = inner.topology.route_at(node, &key) {
-        route = found;
-    }
-    let at = inner.calls.at(&route, &key);
     let mut warnings = Vec::new();
-    if inner.calls.are_queues_denied(at).await {
-        inner.calls.deny_queues();
+    if are_queues_denied {
+        calls.deny_queues();
         warnings.push(format!(
             "server {} denies the queue of waiters (sorted sets), so processes are not served in order",
             node.address()
         ));
     }
+
+    if let Some(found) = inner.topology.route_at(node, key) {
+        route = found;
+    }
+    let at = calls.at(&route, key);
     let tried = async {
         found?;
-        let left = prepare(&inner.calls, inner.topology.counters(node)).await?;
-        let outcome = try_scripts(inner, at).await;
-        if inner.calls.names.of_redisson {
+        let left = prepare(calls, inner.topology.counters(node)).await?;
+        let outcome = try_all(inner, node, at).await;
+        if calls.names.of_redisson {
             // Redisson's counter has no TTL. An error of the trial is more useful than one of this.
             let mut forget = redis::cmd("DEL");
             let forgotten = connection
@@ -105,7 +132,9 @@ async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, Conne
             node.address()
         )),
         Err(error)
-            if error.kind() == BackendErrorKind::Unavailable && !error.may_have_taken_effect() =>
+            if error.kind() == BackendErrorKind::Unavailable
+                && !error.may_have_taken_effect()
+                && is_reply(&error) =>
         {
             let cause = std::error::Error::source(&error).map(with_causes);
             warnings.push(format!(
@@ -116,12 +145,8 @@ async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, Conne
         }
         Err(error) => return Err(failed(error)),
     }
-    let channel = inner.calls.names.channel(&key).to_text();
-    let subscribed = node.notifier.try_out(&channel).await;
-    subscribed.map_err(|error| connect_error(node.notifier.address(), error))?;
-
     warnings.extend(replica(hello.as_ref()));
-    warnings.extend(eviction(connection).await);
+    warnings.extend(eviction);
     Ok(warnings)
 }
 
@@ -149,59 +174,90 @@ fn key_at(inner: &Inner, node: &Arc<Node>) -> (LockKey, Route) {
     }
 }
 
-/// Calls every script once.
+/// Calls every script, and acquires another key for which replicas acknowledge the grant.
+async fn try_all(inner: &Inner, node: &Arc<Node>, at: KeyRoute<'_>) -> Result<(), BackendError> {
+    let acknowledged = async {
+        if inner.min_replicas.is_none() {
+            return Ok(());
+        }
+        let (key, route) = key_at(inner, node);
+        let (at, lease) = (
+            inner.calls.at(&route, &key),
+            LeaseId::new(Uuid::new_v4(), 1),
+        );
+        inner.calls.try_out(at, lease, TRIAL_TTL).await?;
+        let release = Release::new(key.clone(), lease);
+        all(inner.calls.release_all(&route, &[&release]).await)
+    };
+    // A grant that waits for replicas has a connection of its own, so its order among the calls is open.
+    let route = at.route.without_replicas();
+    let at = inner.calls.at(&route, at.key);
+    let scripts = async {
+        // If the server lacks some of the scripts, the calls of these follow the others. The second time it has all
+        // of them, and each call meets what the one before it leaves.
+        try_scripts(inner, at).await?;
+        try_scripts(inner, at).await
+    };
+    let (scripts, acknowledged) = join(scripts, acknowledged).await;
+    scripts.and(acknowledged)
+}
+
+/// Calls every script once. All calls are in flight together, in this order over one connection.
 async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError> {
     let calls = &*inner.calls;
     let (key, lease) = (at.key.clone(), LeaseId::new(Uuid::new_v4(), 1));
-    // Reads come first: a permission that is missing here leaves nothing behind.
-    calls.inspect(at).await?;
-    calls.try_out(at, lease, TRIAL_TTL).await?;
-    // The script reads a free key only in part.
-    let inspected = calls.inspect(at).await;
-    let mut granted = Vec::new();
+    let connection = at.route.connection();
+    let acquires = [AcquireRequest::new(key.clone(), lease, TRIAL_TTL)];
+    let renewals = [&Renewal::new(key.clone(), lease, TRIAL_TTL)];
+    let keep = KeepRequest::new(key.clone(), lease, TRIAL_TTL);
+    let releases = [&Release::new(key.clone(), lease)];
+    let holder = lease.to_string();
+    let contend = ContendRequest::new(key, lease, TRIAL_TTL, false);
+    // Scripts ignore a message that is denied. The calls delete no body unless one fails, and send `EVAL` only to a
+    // server without the script. These permissions need a command of their own.
+    let commands: Vec<_> = [calls.deletion(at), calls.undo_alone(&releases)]
+        .into_iter()
+        .chain(calls.messages(at))
+        .collect();
+    let commands = commands.iter().map(|command| {
+        let sent = connection.query(command, Resend::Compared);
+        sent.map_ok(drop).boxed()
+    });
+    let mut trials: Vec<BoxFuture<'_, Result<(), BackendError>>> = commands.collect();
+    trials.extend([
+        calls.inspect(at).map_ok(drop).boxed(),
+        calls.try_out(at, lease, TRIAL_TTL).map_ok(drop).boxed(),
+        // The script reads a free key only in part.
+        calls.inspect(at).map_ok(drop).boxed(),
+    ]);
     // With Redisson's counters, acquires share no call.
     if !calls.names.of_redisson {
-        let again = [AcquireRequest::new(key.clone(), lease, TRIAL_TTL)];
-        granted = calls.acquire_all(at.route, &again).await?;
+        trials.push(calls.acquire_all(at.route, &acquires).map(all).boxed());
     }
-    let renewal = Renewal::new(key.clone(), lease, TRIAL_TTL);
-    let renewed = calls.renew_all(at.route, &[&renewal]).await;
-    // The first call keeps the lease and the second releases it.
-    let keep = KeepRequest::new(key.clone(), lease, TRIAL_TTL);
-    calls.release_or_keep(at, &keep, Some(0), true).await?;
-    calls.release_or_keep(at, &keep, None, true).await?;
-    let release = Release::new(key, lease);
-    let released = calls.release_all(at.route, &[&release]).await;
-    // Scripts ignore a message that is denied. The calls above delete no body unless one fails, and send `EVAL` only to a
-    // server without the script. These permissions need a command of their own.
-    let connection = at.route.connection();
-    connection
-        .query(&calls.undo_alone(&[&release]), Resend::Compared)
-        .await?;
-    connection
-        .query(&calls.deletion(at), Resend::Repeatable)
-        .await?;
-    for message in calls.messages(at) {
-        connection.query(&message, Resend::Repeatable).await?;
-    }
-    calls.release_holder(at, &lease.to_string()).await?;
-    let mut left = Vec::new();
+    trials.extend([
+        calls.renew_all(at.route, &renewals).map(all).boxed(),
+        // The first call keeps the lease and the second releases it.
+        calls
+            .release_or_keep(at, &keep, Some(0), true)
+            .map_ok(drop)
+            .boxed(),
+        calls
+            .release_or_keep(at, &keep, None, true)
+            .map_ok(drop)
+            .boxed(),
+        calls.release_all(at.route, &releases).map(all).boxed(),
+    ]);
+    trials.push(calls.release_holder(at, &holder).map_ok(drop).boxed());
     if calls.are_queues_allowed() {
-        let contend = ContendRequest::new(release.key.clone(), lease, TRIAL_TTL, false);
-        calls.try_contend(at, &contend).await?;
-        left = calls.leave_all(at.route, &[&release]).await?;
+        trials.push(calls.try_contend(at, &contend).map_ok(drop).boxed());
+        trials.push(calls.leave_all(at.route, &releases).map(all).boxed());
     }
-    inspected?;
-    granted
-        .into_iter()
-        .try_for_each(|outcome| outcome.map(drop))?;
-    renewed?
-        .into_iter()
-        .try_for_each(|outcome| outcome.map(drop))?;
-    released?
-        .into_iter()
-        .chain(left)
-        .try_for_each(|outcome| outcome.map(drop))
+    join_all(trials).await.into_iter().collect()
+}
+
+/// Returns the first error of a call.
+fn all<T>(outcomes: Outcomes<T>) -> Result<(), BackendError> {
+    outcomes?.into_iter().try_for_each(|it| it.map(drop))
 }
 
 /// Returns the cause if the server is of another kind than the URL says. Its replies to the scripts would
@@ -226,6 +282,7 @@ async fn eviction(connection: &Arc<Connection>) -> Option<String> {
     config.arg("GET").arg("maxmemory-policy");
     let policy = match connection.query(&config, Resend::Repeatable).await {
         Ok(reply) => entry(&reply, "maxmemory-policy")?,
+        Err(silent) if !is_reply(&silent) => return None,
         Err(_denied) => {
             let mut info = redis::cmd("INFO");
             info.arg("memory");

@@ -1,4 +1,5 @@
 //! Connections: how they are opened, and how their end is announced.
 
+mod distance;
 mod idle;
 mod reach;

@@ -1,12 +1,14 @@
 //! The documented user can run no other commands, and needs each of its permissions.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use tower_lock::ConnectError;
 use tower_lock::backend::redis::RedisBackendBuilder;
+use tower_lock::{ConnectError, RedisBackend};
 
 use super::{
-    CHANNEL, LOCKER, SINCE_7, WITH_FORCE, WITH_SHARED, allow, at, granted, rules, with_everything,
+    CHANNEL, LOCKER, SINCE_7, WITH_FORCE, WITH_QUARANTINE, WITH_SHARED, allow, at, granted, rules,
+    with_everything,
 };
 use crate::support::cluster::Cluster;
 use crate::support::process::version;
@@ -217,6 +219,23 @@ async fn missing_permission_rejects_connect() {
     is_refused_without_any(LOCKER, &[&server], || at(&server.url())).await;
 }
 
+/// The server has the scripts that need no quarantine. The others follow them, because it must be sent their source.
+#[tokio::test]
+async fn partly_loaded_scripts_show_missing_permission() {
+    let server = RedisServer::start();
+    let quarantined = || at(&server.url()).quarantine(Duration::from_millis(1));
+    let rules = format!("{LOCKER} {WITH_QUARANTINE}");
+    for permission in granted(&rules) {
+        server.cli(&["SCRIPT", "FLUSH"]);
+        RedisBackend::builder(server.url()).connect().await.unwrap();
+        allow(&server, &without(&rules, permission));
+        let outcome = quarantined().connect().await;
+        let is_tried =
+            !FOR_QUEUES.contains(&permission) && !["set", "unwatch"].contains(&permission);
+        assert_eq!(outcome.is_err(), is_tried, "without {permission}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_permission_rejects_cluster_connect() {
     let cluster = Cluster::start();
@@ -225,16 +244,20 @@ async fn missing_permission_rejects_cluster_connect() {
     is_refused_without_any(&rules(), &nodes, || with_everything(&url)).await;
 }
 
+fn without(rules: &str, permission: &str) -> String {
+    // Redis 6 can add a subcommand, but cannot remove it.
+    let words = rules.split_ascii_whitespace();
+    let others = words.filter(|word| word.strip_prefix('+') != Some(permission));
+    others.collect::<Vec<_>>().join(" ")
+}
+
 async fn is_refused_without_any(
     rules: &str,
     servers: &[&RedisServer],
     builder: impl Fn() -> RedisBackendBuilder,
 ) {
     for permission in granted(rules) {
-        // Redis 6 can add a subcommand, but cannot remove it.
-        let words = rules.split_ascii_whitespace();
-        let others = words.filter(|word| word.strip_prefix('+') != Some(permission));
-        let rules = others.collect::<Vec<_>>().join(" ");
+        let rules = without(rules, permission);
         servers.iter().for_each(|server| allow(server, &rules));
         match builder().connect().await {
             Ok(backend) if FOR_QUEUES.contains(&permission) => {

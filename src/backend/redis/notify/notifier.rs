@@ -6,7 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::pub_sub::{PubSub, ask, ping};
+use futures_util::TryFutureExt as _;
+use futures_util::future::try_join_all;
+
+use super::pub_sub::{PubSub, ask};
 use super::shared::{Endpoint, Shared};
 use super::subscription::Watcher;
 use super::task::Task;
@@ -83,7 +86,8 @@ impl Notifier {
         endpoint.map_or("", |it| it.server.address())
     }
 
-    /// Opens a connection, sends each command once and closes the connection, within the connect timeout.
+    /// Opens a connection within the connect timeout, sends each command once, within the response timeout, and closes
+    /// the connection.
     pub(crate) async fn try_out(&self, channel: &str) -> Result<(), BackendError> {
         if self.shared.endpoint.is_none() {
             return Ok(());
@@ -91,16 +95,17 @@ impl Notifier {
         let (shared, channel) = (Arc::clone(&self.shared), channel.to_owned());
         // Like the subscriptions later, which need no I/O of the caller's runtime.
         let tried = self.shared.network.background.run(async move {
-            let trial = async {
-                let messages = shared.listen().await?;
-                for kind in shared.kinds {
-                    ask(&messages.connection, &kind.subscribe(&channel)).await?;
-                    ping(&messages.connection).await?;
-                    ask(&messages.connection, &kind.unsubscribe(&channel)).await?;
-                }
-                Ok(())
-            };
-            shared.connected(trial).await
+            let messages = shared.connected(shared.listen()).await?;
+            let commands = shared.kinds.iter().flat_map(|kind| {
+                let subscribe = kind.subscribe(&channel);
+                [subscribe, redis::cmd("PING"), kind.unsubscribe(&channel)]
+            });
+            let commands: Vec<_> = commands.collect();
+            let asked = commands.iter().map(|it| ask(&messages.connection, it));
+            shared
+                .replied(try_join_all(asked).err_into())
+                .await
+                .map(drop)
         });
         tried
             .await

@@ -10,7 +10,7 @@ use super::kind::Topology;
 use super::node::{Node, NodeSettings};
 use super::sentinel::Sentinels;
 use super::single::Single;
-use crate::backend::redis::command::Names;
+use crate::backend::redis::command::{Cause, Names};
 use crate::backend::redis::connection::{Locate, Origin, Target, Targets, Transport};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Publish};
 use crate::backend::{BackendError, BackendErrorKind};
@@ -175,7 +175,12 @@ pub(crate) fn connect_error(address: &str, error: BackendError) -> ConnectError 
     let address = address.to_owned();
     let source = Arc::new(error);
     match source.kind() {
-        BackendErrorKind::Unavailable => ConnectError::Unreachable { address, source },
+        // A server that replied as no script of this crate does is no server for it.
+        BackendErrorKind::Unavailable
+            if !matches!(Cause::behind(&source), Some(Cause::Reply(_))) =>
+        {
+            ConnectError::Unreachable { address, source }
+        }
         _ => ConnectError::Refused { address, source },
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Route {
     /// The slot that all keys of a call must have. `None` at a server that has all slots.
     slot: Option<u16>,
     roaming: Option<Roaming>,
+    /// Grants wait for replicas, if the backend demands it.
+    acknowledged: bool,
 }
 
 #[derive(Clone)]
@@ -48,6 +50,7 @@ impl Route {
             index,
             slot: None,
             roaming: None,
+            acknowledged: true,
         }
     }
 
@@ -86,6 +89,14 @@ impl Route {
     pub(crate) fn in_slot(&self, slot: u16) -> Self {
         Self {
             slot: Some(slot),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the route of grants that wait for no replicas.
+    pub(crate) fn without_replicas(&self) -> Self {
+        Self {
+            acknowledged: false,
             ..self.clone()
         }
     }
@@ -130,7 +141,10 @@ impl Route {
         let (mut asking, mut resent) = (false, false);
         for _ in 0..REDIRECTIONS {
             let connection = &node.connections[index];
-            let replicas = node.replicas.as_ref().filter(|_| request.grants);
+            let replicas = node
+                .replicas
+                .as_ref()
+                .filter(|_| request.grants && self.acknowledged);
             let mut outcome = match replicas.zip(request.undo) {
                 // Boxed, so that other commands do not contain it.
                 Some((replicas, undo)) => {

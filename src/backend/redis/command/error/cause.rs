@@ -74,6 +74,22 @@ impl Cause {
         })
     }
 
+    /// Returns `true` if a server replied.
+    pub(super) fn is_reply(&self) -> bool {
+        !matches!(
+            self,
+            Self::NoReply(_)
+                | Self::NoConnection(_)
+                | Self::NoCredentials(_)
+                | Self::HungUp
+                | Self::NoRuntime
+                | Self::SentinelsFail(_)
+                | Self::SentinelsSilent(_)
+                | Self::Primary { .. }
+                | Self::Crowded
+        )
+    }
+
     /// Returns the cause of an error that this crate detected.
     pub(crate) fn behind(error: &BackendError) -> Option<&Self> {
         Error::source(error)?.downcast_ref()

@@ -176,6 +176,14 @@ fn server_error(error: &BackendError) -> Option<&RedisError> {
     Error::source(error)?.downcast_ref()
 }
 
+/// Returns `true` if a server replied, and its reply is the reason of the error.
+pub(crate) fn is_reply(error: &BackendError) -> bool {
+    match Cause::behind(error) {
+        Some(cause) => cause.is_reply(),
+        None => server_error(error).is_some_and(|error| error.code().is_some()),
+    }
+}
+
 impl From<CommandError> for BackendError {
     fn from(error: CommandError) -> Self {
         match error {

@@ -1,0 +1,72 @@
+//! Servers at a distance: the round trips of a connect, and its limits.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_lock::backend::redis::RedisBackendBuilder;
+use tower_lock::{ConnectError, RedisBackend};
+
+use crate::support::distance::Distance;
+use crate::support::engine::{MS, SECOND};
+use crate::support::errors::chain;
+use crate::support::redis_server::RedisServer;
+
+const ROUND_TRIP: Duration = Duration::from_millis(200);
+
+/// Connects, and returns the round trips that it took. The rest of the time is at most one.
+async fn round_trips(builder: RedisBackendBuilder) -> f64 {
+    let builder = builder.response_timeout(SECOND).connect_timeout(2 * SECOND);
+    let started = Instant::now();
+    let backend = builder.connect().await.unwrap();
+    let took = started.elapsed();
+    assert_eq!(backend.warnings(), [""; 0]);
+    took.div_duration_f64(ROUND_TRIP)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_takes_at_most_eight_round_trips() {
+    let server = RedisServer::start();
+    let distance = Distance::start(server.port(), ROUND_TRIP).await;
+    let mut trips = Vec::new();
+    // The first connect loads the scripts.
+    for _ in 0..2 {
+        trips.push(round_trips(RedisBackend::builder(distance.url())).await);
+    }
+    let several = RedisBackend::builder(distance.url()).connections(NonZeroUsize::new(4).unwrap());
+    trips.push(round_trips(several).await);
+    eprintln!("round trips: {trips:.1?}");
+    assert!(trips.iter().all(|it| *it < 9.0), "{trips:.1?}");
+}
+
+/// A server replies to no command of the trial in time.
+#[tokio::test]
+async fn round_trip_beyond_response_timeout_fails() {
+    let server = RedisServer::start();
+    let distance = Distance::start(server.port(), ROUND_TRIP).await;
+    let builder = RedisBackend::builder(distance.url()).response_timeout(150 * MS);
+    let started = Instant::now();
+    let error = builder.connect().await.unwrap_err();
+    let took = started.elapsed();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    let text = chain(&error);
+    assert!(text.ends_with("no reply within 150ms"), "{text}");
+    // Two round trips of the dial, the response timeout, and a margin.
+    assert!(took < 2 * ROUND_TRIP + 2 * 150 * MS, "{took:?}");
+}
+
+#[tokio::test]
+async fn connect_timeout_limits_dial_alone() {
+    let server = RedisServer::start();
+    let distance = Distance::start(server.port(), ROUND_TRIP).await;
+    let connect = |timeout| {
+        let builder = RedisBackend::builder(distance.url()).response_timeout(3 * SECOND);
+        builder.connect_timeout(timeout).connect()
+    };
+    // The dial takes two round trips, and a subscription one more.
+    connect(ROUND_TRIP * 5 / 2).await.unwrap();
+    let error = connect(ROUND_TRIP * 3 / 2).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    let text = chain(&error);
+    assert!(text.ends_with("no connection within 300ms"), "{text}");
+}
