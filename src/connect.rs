@@ -32,8 +32,9 @@ impl LockManager {
     /// # Errors
     ///
     /// - [`ConnectError::Config`]: the URL is invalid, or a URL of Redis is used outside a Tokio runtime with timers.
-    /// - [`ConnectError::Unreachable`]: no server replied within the connect timeout.
-    /// - [`ConnectError::Refused`]: the password is wrong, a permission is missing, or a certificate is not trusted.
+    /// - [`ConnectError::Unreachable`]: no connection opened within 2 s, or no reply arrived within 500 ms.
+    /// - [`ConnectError::Refused`]: the password is wrong, a permission is missing, a certificate is not trusted, or the
+    ///   server is not supported.
     ///
     /// No error contains the password.
     ///

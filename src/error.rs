@@ -323,8 +323,8 @@ pub enum ConnectError {
         source: Source,
     },
     /// The server rejects this client for a wrong password or a missing permission, or its certificate is not
-    /// trusted or has another name.
-    #[error("lock backend at {address} rejects this client")]
+    /// trusted or has another name. Or it lacks a command or a protocol version, or replies unlike Redis.
+    #[error("lock backend at {address} does not serve this client")]
     #[non_exhaustive]
     Refused {
         /// Host and port, or the path of the socket; of sentinels and of a cluster, those in the URL.

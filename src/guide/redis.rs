@@ -53,6 +53,20 @@
 //! Redis 6.2 has no sharded messages. Its ACL rules omit `+spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub`,
 //! and a cluster uses plain messages.
 //!
+//! # Servers and proxies
+//!
+//! The URL of one server may lead to a proxy, or to a server of another kind.
+//!
+//! | server or proxy | version | outcome |
+//! |---|---|---|
+//! | HAProxy, TCP | 2.6.12 | works. It cuts idle connections at its timeouts, which are replaced, and no lock is lost |
+//! | stunnel | 5.68 | works, with [`ca_certificate`] |
+//! | Envoy, `redis_proxy` with one upstream | 1.40.0 | works with `?protocol=2`: waiters poll. Without it, the connect is refused, and the error names the setting |
+//! | fakeredis, `TcpFakeServer` | 2.41.0 | for tests, works with `?protocol=2`: waiters poll. Without it, the connect is refused: `unexpected reply from the server: an array`. Its subscriptions reply in RESP2 |
+//! | miniredis | 2.40.0 | for tests that advance its clock, `FastForward`. Otherwise no lease expires |
+//! | jedis-mock | 1.1.18 | refused: `Unknown command called from script`. It has no `PUBSUB` in scripts, and no RESP3 |
+//! | twemproxy | 0.5.0 | no connection: it forwards neither `HELLO` nor `CLIENT SETINFO`, and closes the connection. The error names both |
+//!
 //! # Settings
 //!
 //! | to | set | default |
@@ -64,7 +78,7 @@
 //! | change a password or token at run time (AWS IAM, Microsoft Entra) | [`credentials`] | the login of the URL |
 //! | reach nodes behind Docker, NAT or an SSH tunnel | [`address_map`] | the addresses that cluster nodes and sentinels report |
 //! | open more connections | [`connections`] | 1 |
-//! | limit the time to connect | [`connect_timeout`] | 2 s |
+//! | limit the time to open a connection, the look-up of the host name included | [`connect_timeout`] | 2 s |
 //! | limit the time for a reply | [`response_timeout`] | 500 ms |
 //! | publish for older Redisson clients in a Cluster | [`publish`] | [`Publish::Auto`](crate::backend::redis::Publish::Auto) |
 //! | continue the tokens of Redisson's `getFencedLock` | [`redisson_fencing_tokens`] | off |

@@ -74,7 +74,7 @@ impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             BackendErrorKind::Unavailable if self.may_have_taken_effect => {
-                "lock store did not reply"
+                "no usable reply from the lock store"
             }
             BackendErrorKind::Unavailable => "lock store cannot serve the command",
             BackendErrorKind::Misconfigured => "lock store rejects this client",

@@ -107,7 +107,11 @@ impl RedisBackendBuilder {
         self
     }
 
-    /// Sets the timeout for connecting, including authentication. Defaults to 2 s, from 1 ms to 10 min.
+    /// Sets the timeout for opening one connection. Defaults to 2 s, from 1 ms to 10 min.
+    ///
+    /// It covers the look-up of the host name, TCP, TLS, the [credentials](Self::credentials) and the authentication,
+    /// and behind sentinels the question for the primary. If a name takes longer to look up, no connection opens. To a
+    /// distant server, a connection takes two round trips, and one or two more with TLS.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -219,6 +223,9 @@ impl RedisBackendBuilder {
 
     /// Opens the connections and tries the scripts of acquires, renewals and releases on a key of its own.
     ///
+    /// This takes at most eight round trips to one server, and usually five: seven if the server lacks the scripts.
+    /// TLS, sentinels, a cluster, a [quarantine](Self::quarantine) and [`min_replicas`](Self::min_replicas) take more.
+    ///
     /// Two permissions show only at the first command that needs them: those for the nodes of a
     /// [`Quorum`](crate::Quorum), and `+hgetall` for [`inspect`](crate::LockManager::inspect) and
     /// [`force_release`](crate::LockManager::force_release).
@@ -227,10 +234,10 @@ impl RedisBackendBuilder {
     ///
     /// - [`ConnectError::Config`]: a setting is out of its bounds, a URL is invalid, or too few replicas
     ///   acknowledge for [`min_replicas`](Self::min_replicas). Or the caller is not in a Tokio runtime with timers.
-    /// - [`ConnectError::Unreachable`]: no server replied within the connect timeout, or to a command of the
-    ///   trial within the response timeout.
-    /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, or client and server do
-    ///   not trust each other's certificates.
+    /// - [`ConnectError::Unreachable`]: no connection opened within the [connect timeout](Self::connect_timeout), or no
+    ///   reply to a command arrived within the [response timeout](Self::response_timeout).
+    /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, client and server do not trust
+    ///   each other's certificates, or the server [lacks](crate::guide::redis#servers-and-proxies) what the scripts need.
     ///
     /// A server that cannot grant locks at the moment (memory full, still loading) is a
     /// [warning](RedisBackend::warnings).

@@ -1,5 +1,6 @@
 //! Connections: how they are opened, and how their end is announced.
 
 mod distance;
+mod foreign;
 mod idle;
 mod reach;

@@ -18,7 +18,7 @@ use super::network::{Network, within};
 use super::pools::{Pools, checkout};
 use super::server::{Locate, Target};
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, check, entry, not_connected, unavailable};
+use crate::backend::redis::command::{Cause, check, entry, not_connected, not_dialed, unavailable};
 use crate::task::with_caller_logs;
 
 /// The most links per connection: one that hangs, whose commands may still take effect, and its replacement.
@@ -235,7 +235,7 @@ async fn dial(
     }
     let client = Client::open(info).map_err(not_connected)?;
     let connection = client.get_multiplexed_async_connection_with_config(&config);
-    Ok((connection.await.map_err(not_connected)?, ended))
+    Ok((connection.await.map_err(not_dialed)?, ended))
 }
 
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{RedisError, Value};
 
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -18,6 +18,10 @@ pub(crate) enum Cause {
     NoCredentials(#[source] Box<dyn Error + Send + Sync>),
     #[error("server closed the connection")]
     HungUp,
+    #[error("server closed the connection during `HELLO` or `CLIENT SETINFO`")]
+    NotGreeted(#[source] RedisError),
+    #[error("server supports no RESP3: add `?protocol=2` to the URL")]
+    NoResp3(#[source] RedisError),
     #[error("runtime was shut down")]
     NoRuntime,
     #[error("server lost the script during the call")]
@@ -82,6 +86,7 @@ impl Cause {
                 | Self::NoConnection(_)
                 | Self::NoCredentials(_)
                 | Self::HungUp
+                | Self::NotGreeted(_)
                 | Self::NoRuntime
                 | Self::SentinelsFail(_)
                 | Self::SentinelsSilent(_)

@@ -43,16 +43,40 @@ pub(crate) fn refusal(error: ServerError) -> BackendError {
     }
     let details = error.details().unwrap_or_default();
     let kind = kind_of(error.code(), details);
-    if details.contains(DENIED_IN_SCRIPT) {
-        let details = format!("{details} (`ACL LOG` on the server names the command)");
-        let error = make_extension_error(error.code().to_owned(), Some(details));
-        return BackendError::refused(kind, error);
+    for (said, hint) in UNNAMED {
+        if details.contains(said) {
+            let details = format!("{details} ({hint})");
+            let error = make_extension_error(error.code().to_owned(), Some(details));
+            return BackendError::refused(kind, error);
+        }
     }
     BackendError::refused(kind, RedisError::from(error))
 }
 
-/// The text of a denied command inside a script, which does not name the command.
-const DENIED_IN_SCRIPT: &str = "The user executing the script can't run this command";
+/// Texts about a command inside a script that do not name it, and how to find it.
+const UNNAMED: [(&str, &str); 2] = [
+    (
+        "The user executing the script can't run this command",
+        "`ACL LOG` on the server names the command",
+    ),
+    (
+        "ommand called from ",
+        "the scripts need more commands than this server has, such as `PUBSUB`",
+    ),
+];
+
+/// Creates the error of a connection for commands that could not be opened. A proxy may support a part of the handshake.
+pub(crate) fn not_dialed(error: RedisError) -> BackendError {
+    if error.code() == Some("NOPROTO") || error.kind() == redis::ErrorKind::RESP3NotSupported {
+        let cause = Cause::NoResp3(error);
+        return BackendError::refused(BackendErrorKind::Misconfigured, cause);
+    }
+    let is_dropped = error.is_connection_dropped() && !error.is_connection_refusal();
+    match kind_of_connecting(&error) {
+        BackendErrorKind::Unavailable if is_dropped => unavailable(Cause::NotGreeted(error)),
+        _ => not_connected(error),
+    }
+}
 
 /// Creates the error of a connection that could not be opened.
 pub(crate) fn not_connected(error: RedisError) -> BackendError {
@@ -66,6 +90,10 @@ pub(crate) fn not_connected(error: RedisError) -> BackendError {
 /// are keys and owners, or in a handshake the password.
 fn unknown_command(details: Option<&str>) -> Option<Cause> {
     let (_, quoted) = details?.split_once("nknown command ")?;
+    // The error of a script quotes no arguments.
+    if quoted.starts_with("called from") {
+        return None;
+    }
     let name = quoted.trim_start_matches(['\'', '`', '"']);
     let end = name.find(|it: char| !it.is_ascii_alphabetic());
     Some(Cause::UnknownCommand(

@@ -74,7 +74,7 @@ if not again then
       outcome = outcome + unpublished + 10 * passed_over
       return { left, count, queued, outcome, fence and queued == 0 and last_number(fence, now) or nil, CONFIRM }
     elseif not fine then
-      -- Before 7.0, an error is a text.
+      -- Redis and Valkey turn an error that `pcall` catches into a text. Another server may return the table.
       refused = type(count) == 'table' and count or redis.error_reply(count)
     end
     return refused and { left, refused } or left
