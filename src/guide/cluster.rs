@@ -40,6 +40,25 @@
 //! - The node that executes a release may not have the subscriptions. Waiters then poll, at least once a
 //!   second, and a busy lock goes to another process at each end of its hand-off time.
 //!
+//! # Nodes of another cluster
+//!
+//! A node can leave the cluster and become a part of another one, at the same address. That cluster would grant keys
+//! that are held in this one. Hence the process compares the ids of the nodes:
+//!
+//! - A view of the cluster counts only if it shares an id with the last one, that of a primary or a replica. So does
+//!   each new connection to a node, and thus each redirection to a new one. An idle process refreshes its view at
+//!   least every 30 s.
+//! - If nodes of another cluster reply and no known one does, callers receive *unavailable*, and one line is logged. The
+//!   other cluster counts when all leases must have expired: after the longest lease that the process has requested
+//!   or seen, and at least the default watchdog timeout of 30 s or the [`quarantine`]. The time starts at the first
+//!   look that no known node answers, and starts again at each reply of one.
+//! - The hosts in the URL must belong to one cluster. [`connect`] fails if it finds two.
+//!
+//! The price: if all nodes are replaced while no process looks, within 30 s at most, no lock is granted for the
+//! longest lease. So replace the nodes in two steps, 30 s apart. A connection to a known node takes one more round
+//! trip. Three things are not detected: servers that report no ids, a node that was reset with
+//! `CLUSTER RESET SOFT`, which keeps its id, and a process that starts while only nodes of the other cluster reply.
+//!
 //! # One endpoint for several servers
 //!
 //! A proxy or a managed service may have one address for all nodes. Its URL is that of one server, `redis://`.
@@ -58,6 +77,7 @@
 //! [`connect`]: crate::backend::redis::RedisBackendBuilder::connect
 //! [`connect_lazy`]: crate::backend::redis::RedisBackendBuilder::connect_lazy
 //! [`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas
+//! [`quarantine`]: crate::backend::redis::RedisBackendBuilder::quarantine
 //! [`notify`]: crate::backend::redis::RedisBackendBuilder::notify
 //!
 //! # Nodes behind Docker, NAT or a tunnel

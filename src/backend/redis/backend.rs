@@ -165,8 +165,12 @@ impl Backend for RedisBackend {
             return batch.acquire(request).await;
         }
         let route = inner.topology.route(key)?;
+        inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let outcome = inner.calls.acquire_in_mode(at, request).await;
+        if let Ok(Acquired::Busy { ttl }) = outcome {
+            inner.network.saw_lease(ttl);
+        }
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
     }
@@ -182,10 +186,14 @@ impl Backend for RedisBackend {
             return Ok(self.try_acquire(&request).await?.into());
         }
         let route = inner.topology.route(key)?;
+        inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
         request.listens = request.listens && !route.is_unpublished() && inner.is_subscribed(key);
         let outcome = inner.calls.contend(at, &request).await;
+        if let Ok(Contended::Waiting { ttl, .. }) = outcome {
+            inner.network.saw_lease(ttl);
+        }
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
     }
@@ -201,8 +209,13 @@ impl Backend for RedisBackend {
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
         let Inner {
-            calls, topology, ..
+            calls,
+            topology,
+            network,
+            ..
         } = &*self.inner;
+        let ttls = renewals.iter().map(|it| it.ttl);
+        ttls.for_each(|ttl| network.saw_lease(ttl));
         let call =
             |route: Route, batch: Vec<_>| async move { calls.renew_all(&route, &batch).await };
         in_batches(&**topology, renewals, |it| &it.key, call).await
@@ -221,6 +234,7 @@ impl Backend for RedisBackend {
         let inner = &*self.inner;
         let key = &request.key;
         let (route, own) = (inner.topology.route(key)?, inner.own_subscribers(key));
+        inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
         request.listens &= !at.route.is_unpublished() && inner.is_subscribed(key);
@@ -244,6 +258,7 @@ impl Backend for RedisBackend {
             return Ok(Extended::wanted(0));
         };
         let route = inner.topology.route(key)?;
+        inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let passed = inner.calls.release_or_keep(at, request, Some(own), false);
         Ok(match passed.await? {
@@ -331,6 +346,7 @@ impl Node for RedisBackend {
         let key = &request.key;
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
+        inner.network.saw_lease(request.ttl);
         let outcome = inner.calls.vote(at, request, fence).await;
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome

@@ -5,13 +5,14 @@ mod reach;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
 use redis::RedisConnectionInfo;
 
 use super::RedisBackend;
-use super::command::{AcquireBatch, Calls, Names, Scripts};
+use super::command::{AcquireBatch, Calls, Names, Scripts, millis};
 #[cfg(feature = "redis-tls")]
 use super::connection::Certificates;
 use super::connection::{AddressMap, Network, Provider, Transport};
@@ -25,6 +26,8 @@ use crate::{ConfigError, ConnectError};
 
 const MAX_CONNECTIONS: usize = 256;
 const MAX_REPLICAS: usize = 256;
+/// The default watchdog timeout of a manager.
+const USUAL_LEASE: Duration = Duration::from_secs(30);
 /// The longest lease.
 const MAX_QUARANTINE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
@@ -286,6 +289,9 @@ impl RedisBackendBuilder {
             response_timeout: self.response_timeout,
             background: Background,
             recovery: Recovery::default(),
+            longest_lease: AtomicU64::new(millis(
+                self.quarantine.unwrap_or_default().max(USUAL_LEASE),
+            )),
         });
         let settings = Open {
             source: self.source,

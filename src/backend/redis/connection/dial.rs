@@ -197,12 +197,13 @@ fn unusable(address: String, source: BackendError) -> BackendError {
     BackendError::refused(source.kind(), Cause::Primary { address, source })
 }
 
-/// Returns the connection if its server confirms that it is the primary, where it can change. A server
+/// Returns the connection if its server passes the check, and confirms that it is the primary, where it can change. A server
 /// that does not confirm it was the primary before, or will be.
 async fn confirmed(
     server: &dyn Locate,
     mut connection: MultiplexedConnection,
 ) -> Result<MultiplexedConnection, BackendError> {
+    server.check(&mut connection).await?;
     if !server.can_move() {
         return Ok(connection);
     }

@@ -365,6 +365,11 @@ impl Connection {
         }
     }
 
+    /// Drops the link, which leads to a server without the locks.
+    pub(crate) fn leave(&self) {
+        self.state().leave();
+    }
+
     pub(crate) fn discard(&self, link: &Arc<Link>) {
         self.state().discard(link);
     }

@@ -1,9 +1,10 @@
 //! The settings and services that all connections of a backend share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, unavailable};
+use crate::backend::redis::command::{Cause, millis, unavailable};
 use crate::backend::redis::notify::Recovery;
 use crate::task::Background;
 
@@ -13,6 +14,24 @@ pub(crate) struct Network {
     pub(crate) response_timeout: Duration,
     pub(crate) background: Background,
     pub(crate) recovery: Recovery,
+    /// In milliseconds.
+    pub(crate) longest_lease: AtomicU64,
+}
+
+impl Network {
+    /// Returns the longest lease that any process may have, as far as this one has requested or seen leases.
+    pub(crate) fn longest_lease(&self) -> Duration {
+        Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))
+    }
+
+    /// Records the length of a lease.
+    pub(crate) fn saw_lease(&self, ttl: Duration) {
+        let ttl = millis(ttl);
+        // The load keeps the usual case free of writes.
+        if ttl > self.longest_lease.load(Ordering::Relaxed) {
+            self.longest_lease.fetch_max(ttl, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Completes with the outcome, or with an error if there is no connection within `limit`.

@@ -113,6 +113,10 @@ impl State {
         }
     }
 
+    pub(super) fn leave(&mut self) {
+        self.link = None;
+    }
+
     /// Returns `true` if it was the current link.
     pub(super) fn discard(&mut self, link: &Arc<Link>) -> bool {
         self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()

@@ -163,6 +163,8 @@ mod tests {
     use futures_util::FutureExt as _;
     use uuid::Uuid;
 
+    use std::sync::atomic::AtomicU64;
+
     use super::*;
     use crate::backend::Hint;
     use crate::backend::redis::notify::{Recovery, Watcher};
@@ -181,6 +183,7 @@ mod tests {
             response_timeout: Duration::ZERO,
             background: Background,
             recovery: Recovery::default(),
+            longest_lease: AtomicU64::default(),
         };
         let shared = Shared::new(Arc::new(network), None, &[PubSub::Plain]);
         let (sender, mut hints) = Hints::channel();

@@ -166,10 +166,12 @@ impl Route {
                 resent: again,
             }) = &outcome
             else {
-                if let Some(roaming) = &self.roaming
-                    && outcome.as_ref().is_err_and(CommandError::is_topological)
-                {
-                    roaming.cluster.mark_suspect();
+                if let Some(roaming) = &self.roaming {
+                    match &outcome {
+                        Ok(_) => roaming.cluster.heard(),
+                        Err(error) if error.is_topological() => roaming.cluster.mark_suspect(),
+                        Err(_) => {}
+                    }
                 }
                 return outcome;
             };

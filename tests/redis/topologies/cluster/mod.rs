@@ -2,6 +2,7 @@
 
 mod endpoint;
 mod forced;
+mod foreign;
 mod migration;
 mod outages;
 mod resharding;

@@ -34,6 +34,10 @@ pub(crate) enum Cause {
     Elsewhere,
     #[error("no cluster node serves the key's slot")]
     Nowhere,
+    #[error("node belongs to another cluster")]
+    OtherCluster,
+    #[error("hosts of the URL belong to several clusters")]
+    SeveralClusters,
     #[error("key holds a hash without a TTL")]
     NoTtl,
     #[error("user may not read the holder: the permission `+hgetall` is missing")]

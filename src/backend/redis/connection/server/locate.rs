@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, pending, ready};
+use redis::aio::MultiplexedConnection;
 
 use super::target::Target;
 use crate::backend::BackendError;
@@ -29,6 +30,14 @@ pub(crate) trait Locate: Send + Sync {
     /// Returns `true` if the server can change, so that it must confirm that it is the primary.
     fn can_move(&self) -> bool {
         false
+    }
+
+    /// Returns an error if a new connection does not lead to a server of the locks.
+    fn check<'a>(
+        &'a self,
+        _connection: &'a mut MultiplexedConnection,
+    ) -> BoxFuture<'a, Result<(), BackendError>> {
+        ready(Ok(())).boxed()
     }
 
     /// Reports a change of the server as a recovery, for as long as recoveries have subscribers.

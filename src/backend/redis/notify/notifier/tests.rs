@@ -1,6 +1,7 @@
 //! Tasks that panic, or whose runtime ends, start again once, on the thread of this crate.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
@@ -53,6 +54,7 @@ fn notifier(server: &Arc<Nowhere>) -> Notifier {
         response_timeout: PATIENCE,
         background: Background,
         recovery: Recovery::default(),
+        longest_lease: AtomicU64::default(),
     };
     let endpoint = Endpoint {
         server: Arc::clone(server) as _,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use redis::Value;
 
+use super::identity::Ids;
 use crate::backend::redis::command::SLOTS;
 use crate::backend::redis::command::text;
 use crate::backend::redis::topology::Node;
@@ -64,6 +65,13 @@ impl Map {
     }
 }
 
+/// What one node replied.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct View {
+    pub(super) ranges: Vec<Range>,
+    pub(super) ids: Ids,
+}
+
 /// The slots `first..=last`, which the node at `host` and `port` serves.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Range {
@@ -73,18 +81,31 @@ pub(crate) struct Range {
     pub(crate) port: u16,
 }
 
-/// Parses the reply to `CLUSTER SLOTS`, `[[first, last, [host, port, …], replicas…], …]`, and sorts it by
+/// Parses the reply to `CLUSTER SLOTS`, `[[first, last, [host, port, id, …], replicas…], …]`, and sorts it by
 /// slot.
 ///
 /// Returns `None` for any other reply, or one without slots. `own_host` is that of the node that replied.
-pub(crate) fn parse(reply: &Value, own_host: &str) -> Option<Vec<Range>> {
-    let Value::Array(ranges) = reply else {
+pub(super) fn parse(reply: &Value, own_host: &str) -> Option<View> {
+    let Value::Array(entries) = reply else {
         return None;
     };
-    let ranges = ranges.iter().map(|entry| range(entry, own_host));
+    let ranges = entries.iter().map(|entry| range(entry, own_host));
     let mut ranges = ranges.collect::<Option<Vec<_>>>()?;
     ranges.sort_unstable();
-    (!ranges.is_empty()).then_some(ranges)
+    let ids = entries.iter().flat_map(ids).collect();
+    (!ranges.is_empty()).then_some(View { ranges, ids })
+}
+
+/// Returns the ids of the primary and the replicas.
+fn ids(entry: &Value) -> impl Iterator<Item = String> {
+    let nodes = match entry {
+        Value::Array(entry) => entry.get(2..).unwrap_or_default(),
+        _ => &[],
+    };
+    nodes.iter().filter_map(|node| match node {
+        Value::Array(node) => text(node.get(2)?),
+        _ => None,
+    })
 }
 
 fn range(entry: &Value, own_host: &str) -> Option<Range> {
@@ -135,10 +156,19 @@ mod tests {
             entry(6, 16_383, host(""), 2),
             entry(0, 5, host("a"), 1),
         ]);
-        let ranges = parse(&reply, "own").unwrap();
+        let ranges = parse(&reply, "own").unwrap().ranges;
         assert_eq!(ranges[0].host, "a");
         assert_eq!((ranges[1].first, ranges[1].last), (6, 16_383));
         assert_eq!((ranges[1].host.as_str(), ranges[1].port), ("own", 2));
+    }
+
+    #[test]
+    fn ids_are_those_of_primaries_and_replicas() {
+        let node = |id| Value::Array(vec![host("h"), Value::Int(1), host(id)]);
+        let slots = [0, 16_383].map(Value::Int).to_vec();
+        let entry = Value::Array([slots, vec![node("a"), node("b")]].concat());
+        let view = parse(&Value::Array(vec![entry]), "own").unwrap();
+        assert_eq!(view.ids, ["a", "b"].map(ToOwned::to_owned).into());
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! | `topology` | the cluster as a topology |
 //! | `nodes` | the nodes, and the owner of each slot |
 //! | `map` | a view of the slots |
+//! | `identity` | which cluster this is |
+//! | `member` | the check of new connections to a node |
 //! | `refresh` | the refresh of the map |
 //! | `subscriptions` | each subscription at the node of its slot |
 //!
@@ -13,7 +15,9 @@
 //! one of them for the slots. Here, a key has one connection at a time, as at a single server, and a
 //! node that hangs affects only its own keys.
 
+mod identity;
 mod map;
+mod member;
 mod nodes;
 mod refresh;
 mod subscriptions;

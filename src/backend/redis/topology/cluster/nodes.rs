@@ -8,7 +8,9 @@ use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tokio::time::Instant;
 
+use super::identity::Identity;
 use super::map::Map;
+use super::member::Member;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Names, entry};
@@ -55,6 +57,7 @@ pub(crate) struct Cluster {
     pub(super) settings: ClusterSettings,
     pub(super) myself: Weak<Cluster>,
     pub(super) map: RwLock<Arc<Map>>,
+    pub(super) identity: Identity,
     pub(super) suspect_since: Mutex<Option<Instant>>,
     pub(super) refreshing: AtomicBool,
     /// Waiters for slots that no node serves.
@@ -69,6 +72,7 @@ impl Cluster {
             settings,
             myself: Weak::clone(myself),
             map: RwLock::default(),
+            identity: Identity::default(),
             suspect_since: Mutex::default(),
             refreshing: AtomicBool::new(false),
             homeless: Mutex::default(),
@@ -83,6 +87,11 @@ impl Cluster {
     /// Returns the nodes that serve slots.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.map().nodes.clone()
+    }
+
+    /// Records that a node replied to a command.
+    pub(crate) fn heard(&self) {
+        self.identity.heard();
     }
 
     pub(crate) fn slot(&self, key: &LockKey) -> u16 {
@@ -138,14 +147,15 @@ impl Cluster {
                 cluster.mark_suspect();
             }
         };
+        let member = Arc::new(Member::new(target.clone(), Weak::clone(&self.myself)));
         let endpoint = Endpoint {
-            server: Arc::new(target.clone()),
+            server: Arc::clone(&member) as _,
             on_moved: Some(Box::new(on_moved)),
         };
         let settings = &self.settings.node;
         let network = Arc::clone(&settings.network);
         let notifier = Notifier::new(network, Some(endpoint), self.settings.kinds);
-        let origin = Origin::Server(Arc::new(target.clone()));
+        let origin = Origin::Server(member);
         Arc::new(Node::new(settings, origin, notifier))
     }
 }

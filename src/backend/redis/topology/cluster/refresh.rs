@@ -4,6 +4,8 @@
 //! off reports the past, or a part. The map is suspect after a reply that contradicts it (`MOVED`), or may
 //! do so (no reply, no connection, `CLUSTERDOWN`). It is then refreshed at short intervals for a while:
 //! a failover ends when a node reports it.
+//!
+//! An idle process refreshes the map as well, so that its view and the next one have a node in common.
 
 use std::future::pending;
 use std::pin::pin;
@@ -13,19 +15,23 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use redis::Cmd;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::map::{Map, Range, parse};
+use super::identity::share;
+use super::map::{Map, View, parse};
 use super::nodes::Cluster;
-use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable, unexpected};
 use crate::backend::redis::connection::{Connection, Resend};
+use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::task::Timer;
 
 /// The interval of refreshes while the map is suspect.
 const REFRESH: Duration = Duration::from_millis(200);
+/// The interval of refreshes of a map that is not suspect. With its jitter, it is below 30 s.
+const LOOK: Duration = Duration::from_secs(27);
 /// How long the map stays suspect. This is longer than the pause between two attempts of a waiter, so
 /// that the end of a failover is noticed without an attempt.
 const SUSPECT: Duration = Duration::from_secs(2);
@@ -50,15 +56,20 @@ impl Cluster {
         }
     }
 
+    /// In doubt, a reply of a known node must not be missed, or the time would go on.
     fn is_suspect(&self) -> bool {
-        self.suspect_since()
-            .is_some_and(|at| at.elapsed() < SUSPECT)
+        self.identity.is_doubted()
+            || self
+                .suspect_since()
+                .is_some_and(|at| at.elapsed() < SUSPECT)
     }
 
     /// Learns the map before the first command, as [`refresh`](Self::refresh).
     pub(crate) async fn open(&self) -> Result<(), BackendError> {
         let learned = self.refresh().await;
         self.leave_seeds();
+        let looking = look(Weak::clone(&self.myself));
+        self.settings.node.network.background.spawn(looking);
         learned
     }
 
@@ -77,7 +88,7 @@ impl Cluster {
         connections.extend(self.seeds(&now));
         let mut rest = connections.iter();
         let mut replies: FuturesUnordered<_> = rest.by_ref().take(ASKED).map(ask).collect();
-        let mut views: Vec<Vec<Range>> = Vec::new();
+        let (mut views, mut foreign) = (Vec::<View>::new(), Vec::new());
         let mut failure = unavailable(Cause::Nowhere);
         // Starts at the first reply, so a node that hangs delays the others by at most this.
         let mut second_opinion = pin!(pending().boxed());
@@ -86,13 +97,25 @@ impl Cluster {
                 reply = replies.next() => reply,
                 () = &mut second_opinion => None,
             };
-            let Some(reply) = reply else { break };
+            let Some((asked, reply)) = reply else { break };
+            if let Ok(view) = &reply
+                && !self.identity.shares(&view.ids)
+            {
+                if let Some(node) = now.node_at(asked.address()) {
+                    // Its other links lead to the other cluster as well. New ones are checked.
+                    node.connections.iter().for_each(|it| it.leave());
+                }
+                // The known nodes keep their time to reply.
+                foreign.extend(reply);
+                replies.extend(rest.next().map(ask));
+                continue;
+            }
             if reply.is_ok() && views.is_empty() {
                 second_opinion.set(Timer::at(Instant::now() + REFRESH).boxed());
             }
             match reply {
                 // A node that was cut off, or has just returned, reports the past, or a part.
-                Ok(view) if views.contains(&view) => {
+                Ok(view) if views.iter().any(|it| it.ranges == view.ranges) => {
                     self.learn(&view);
                     return Ok(());
                 }
@@ -103,14 +126,41 @@ impl Cluster {
                 }
             }
         }
+        if let Some(first) = views.first()
+            && self.identity.is_unknown()
+            && !views.iter().all(|view| share(&view.ids, &first.ids))
+        {
+            let kind = BackendErrorKind::Misconfigured;
+            return Err(BackendError::refused(kind, Cause::SeveralClusters));
+        }
         // No two nodes agree, or there is only one.
-        match views.iter().max_by_key(|view| covered(view)) {
-            Some(view) => {
-                self.learn(view);
+        let widest = |views: Vec<View>| views.into_iter().max_by_key(covered);
+        match (widest(views), widest(foreign)) {
+            (Some(view), _) => {
+                self.learn(&view);
                 Ok(())
             }
-            None => Err(failure),
+            (None, Some(view)) => {
+                let replaced = self.replaced_by(&view);
+                #[cfg(feature = "tracing")]
+                if replaced.is_err() && self.identity.must_log() {
+                    tracing::warn!("lock nodes are gone and another cluster replied");
+                }
+                replaced
+            }
+            (None, None) => Err(failure),
         }
+    }
+
+    /// Learns the view of another cluster if no lease of this one can be left.
+    pub(super) fn replaced_by(&self, view: &View) -> Result<(), BackendError> {
+        let network = &self.settings.node.network;
+        if self.identity.doubt() >= network.longest_lease() {
+            self.learn(view);
+            return Ok(());
+        }
+        self.start();
+        Err(unavailable(Cause::OtherCluster))
     }
 
     fn suspect_since(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -144,10 +194,12 @@ impl Cluster {
     }
 
     /// Replaces the map.
-    fn learn(&self, view: &[Range]) {
+    fn learn(&self, view: &View) {
+        // First, because new links to the nodes are checked.
+        self.identity.learn(&view.ids);
         let known = self.map();
         let mut map = Map::default();
-        for range in view {
+        for range in &view.ranges {
             let target = self.target(&range.host, range.port);
             let node = map.node_at(&target.address);
             let node = node.or_else(|| known.node_at(&target.address)).cloned();
@@ -165,19 +217,45 @@ impl Cluster {
     }
 }
 
-async fn ask(connection: &Arc<Connection>) -> Result<Vec<Range>, BackendError> {
-    let mut question = redis::cmd("CLUSTER");
-    question.arg("SLOTS");
-    let reply = connection.query(&question, Resend::Repeatable).await?;
-    let address = connection.address().rsplit_once(':');
-    let own_host = address.map_or("", |(host, _)| host.trim_matches(['[', ']']));
-    parse(&reply, own_host).ok_or_else(|| unexpected(&reply))
+async fn ask(connection: &Arc<Connection>) -> (&Arc<Connection>, Result<View, BackendError>) {
+    let reply = connection.query(&question(), Resend::Repeatable).await;
+    let view = reply.and_then(|reply| {
+        parse(&reply, host_of(connection.address())).ok_or_else(|| unexpected(&reply))
+    });
+    (connection, view)
 }
 
-fn covered(view: &[Range]) -> usize {
-    view.iter()
+/// Returns the command that asks for a view.
+pub(super) fn question() -> Cmd {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("SLOTS");
+    question
+}
+
+pub(super) fn host_of(address: &str) -> &str {
+    let address = address.rsplit_once(':');
+    address.map_or("", |(host, _)| host.trim_matches(['[', ']']))
+}
+
+fn covered(view: &View) -> usize {
+    view.ranges
+        .iter()
         .map(|range| usize::from(range.last - range.first) + 1)
         .sum()
+}
+
+/// Refreshes the map of an idle process.
+async fn look(cluster: Weak<Cluster>) {
+    loop {
+        sleep(jittered(LOOK)).await;
+        let Some(cluster) = cluster.upgrade() else {
+            return;
+        };
+        match cluster.refresh().await {
+            Ok(()) => cluster.leave_seeds(),
+            Err(_) => cluster.mark_suspect(),
+        }
+    }
 }
 
 /// The task that refreshes the map. After every exit another can start.
