@@ -28,8 +28,25 @@
 //! - A process whose first attempt finds the key held enters the queue at its next attempt. A single attempt,
 //!   [`no_wait`](crate::Acquire::no_wait), does not enter the queue, unless it waits for a release of its own process
 //!   that is in flight.
-//! - If every notification is lost, each waiting process attempts within 1.1 s. The attempt of any of them at a free
-//!   key is the turn of the first live process of the queue, which thus has the key within that time.
+//! - If every notification is lost, each waiting process attempts at intervals. The attempt of any of them at a free
+//!   key is the turn of the first live process of the queue. It attempts itself within the bound below.
+//!
+//! # Without notifications
+//!
+//! While every notification is lost and the backend replies, a free key waits for its next attempt for at most the sum
+//! of these times:
+//!
+//! | part | time | why |
+//! |---|---|---|
+//! | poll | 1 s | a process without notifications attempts, or refreshes its place in the queue, at this interval |
+//! | jitter | 0.1 s | each interval varies by up to a tenth |
+//! | refresh | the way back of one reply | the key became free after the last attempt or refresh, and the interval begins with its reply |
+//! | command | the way of one command to the backend | the next attempt |
+//!
+//! The last two are one round trip, if a command waits for no other one: 1.22 s in total for a backend that takes 120 ms
+//! for a command. If it takes all of that time on either way, the sum is 1.34 s. A wait that ends earlier ends at its own
+//! time. If the backend does not reply, or rejects the commands, each attempt follows the one before it after 50 ms, and
+//! each further one after twice the time before, up to the poll interval. `make simulate` checks the bound.
 //!
 //! # Where
 //!

@@ -41,6 +41,8 @@ pub const CLASSES: &[&str] = &[
     "messages",
     "transfers",
     "lingering",
+    "deaf",
+    "distant",
     "outsiders",
     // Callers.
     "single",
@@ -68,6 +70,9 @@ pub const TRANSFER_TTL: Ms = 1_500;
 /// Most leases between these two expire before the next attempt of their waiter, if their message is late. The waiter
 /// confirms those that are shorter.
 const SHORTEST_TRANSFER: Ms = 550;
+
+/// The delay of a request, and of a reply, at a store that takes up to 120 ms for a command.
+pub const DISTANT: (Ms, Ms) = (0, 60);
 
 impl Weights {
     /// All classes but these. Fails at a name that is no class.
@@ -187,6 +192,15 @@ impl Draw<'_> {
         // A source of its own: without this class, a plan is the same.
         let lingers = Rng::with_seed(seed ^ 0x5eed_0002_0000).bool();
         plan.lingers = lingers && self.weights.has("lingering");
+        // As above. A lease has to outlast some round trips.
+        let mut far = Rng::with_seed(seed ^ 0x5eed_0003_0000);
+        let (is_far, is_deaf) = (far.u8(..6) == 0, far.u8(..4) == 0);
+        if is_far && watchdog >= 1_000 && self.weights.has("distant") {
+            plan.delay = DISTANT;
+        }
+        if is_deaf && self.weights.has("deaf") {
+            plan.messages = Messages::LOST;
+        }
         if self.comes("fixed", 25) {
             for manager in &mut plan.managers {
                 manager.fixed = Some(self.random.usize(..manager.runtimes));
@@ -197,6 +211,7 @@ impl Draw<'_> {
 
     fn messages(&mut self) -> Messages {
         Messages {
+            lost: false,
             held: self.pick(&[0, 20, 50, 100]),
             late: self.pick(&[0, 20, 50, 100]),
             repeated: self.pick(&[0, 20, 100]),

@@ -54,7 +54,7 @@ impl Environment {
                 MS * i64::try_from(plan.transfer_ttl).unwrap(),
                 plan.lingers,
             )),
-            wires: Mutex::default(),
+            wires: Mutex::new(Wires::of(&plan)),
             outsiders: Mutex::new(plan.outsiders.iter().map(Client::new).collect()),
             seen: Mutex::new(Seen::new(&plan)),
             violation: Mutex::default(),

@@ -29,6 +29,8 @@ pub struct Plan {
 /// How the messages of transfers arrive. A message that is late can arrive after a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Messages {
+    /// No message arrives, of transfers or of releases.
+    pub lost: bool,
     /// How many of a hundred arrive after the next reply that their process waits.
     pub held: u64,
     /// How many of the others are late.
@@ -48,10 +50,15 @@ impl Manager {
 
 impl Messages {
     pub const PROMPT: Self = Self {
+        lost: false,
         held: 0,
         late: 0,
         repeated: 0,
         delay: 0,
+    };
+    pub const LOST: Self = Self {
+        lost: true,
+        ..Self::PROMPT
     };
 }
 

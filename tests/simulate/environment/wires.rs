@@ -7,7 +7,7 @@ use tower_lock::backend::HintSender;
 
 use super::outsiders::Act;
 use super::{Environment, number};
-use crate::plan::{Command, Trouble};
+use crate::plan::{Command, Plan, Trouble};
 use crate::store::{Item, Outcome, Transfer};
 use crate::time::{MS, RESPONSE_TIMEOUT, Time};
 
@@ -85,7 +85,8 @@ impl Environment {
     }
 
     pub fn drop_hints_until(&self, until: Time) {
-        self.wires.lock().unwrap().no_hints_until = until;
+        let mut wires = self.wires.lock().unwrap();
+        wires.no_hints_until = wires.no_hints_until.max(until);
     }
 
     /// From here on nothing is lost, refused or late. What hangs takes effect now.
@@ -324,6 +325,13 @@ impl Environment {
 }
 
 impl Wires {
+    pub(super) fn of(plan: &Plan) -> Self {
+        Self {
+            no_hints_until: if plan.messages.lost { Time::MAX } else { 0 },
+            ..Self::default()
+        }
+    }
+
     pub(super) fn schedule(&mut self, at: Time, event: WireEvent) {
         let number = self.next;
         self.next += 1;

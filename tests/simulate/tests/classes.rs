@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::draw::{CLASSES, TRANSFER_TTL, Weights, draw};
+use crate::draw::{CLASSES, DISTANT, TRANSFER_TTL, Weights, draw};
 use crate::plan::{Acquire, Fate, Messages, Owner, Plan, Release, Step, Trouble, Wait, What};
 
 fn of_event(what: &What) -> &'static str {
@@ -84,7 +84,12 @@ fn of_plan(plan: &Plan) -> Vec<&'static str> {
         found.extend(manager.fixed.map(|_| "fixed"));
     }
     found.extend((!plan.outsiders.is_empty()).then_some("outsiders"));
-    found.extend((plan.messages != Messages::PROMPT).then_some("messages"));
+    found.extend(match plan.messages {
+        Messages::PROMPT => None,
+        Messages::LOST => Some("deaf"),
+        _ => Some("messages"),
+    });
+    found.extend((plan.delay == DISTANT).then_some("distant"));
     found.extend(plan.lingers.then_some("lingering"));
     found.extend((plan.transfer_ttl != TRANSFER_TTL).then_some("transfers"));
     found.sort_unstable();

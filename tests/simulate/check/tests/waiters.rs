@@ -3,7 +3,7 @@
 use tokio::time::sleep;
 
 use super::{assert_finds, assert_finds_in, item, lease};
-use crate::plan::{Acquire, Actor, Command, Plan, Wait};
+use crate::plan::{Acquire, Actor, Command, Messages, Plan, Wait};
 use crate::tests::{acquire, plan};
 use crate::violation::Invariant;
 use crate::wire::key;
@@ -159,15 +159,16 @@ async fn checker_finds_waiter_of_free_key() {
     .await;
 }
 
-/// Without a notification, the waiter attempts after the backstop.
+/// Without a notification, the waiter attempts after the backstop and a round trip.
 #[tokio::test(start_paused = true)]
 async fn checker_finds_waiter_beyond_backstop() {
     let mut plan = plan();
-    plan.messages.late = 100;
+    plan.messages = Messages::LOST;
     assert_finds_in(plan, Invariant::Progress, async |history, fault| {
         (history.environment).acquire_starts(0, 0, &waits_forever(), None);
         history.observe();
-        history.advance(if fault { 1_300 } else { 1_200 }).await;
+        let bound = 1_100 + 2 * history.environment.plan.delay.1;
+        history.advance(bound + if fault { 3 } else { 2 }).await;
     })
     .await;
 }
