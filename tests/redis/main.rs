@@ -4,6 +4,7 @@
 mod backend;
 mod commands;
 mod connections;
+mod endpoints;
 mod engine;
 mod faults;
 mod library;

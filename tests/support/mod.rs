@@ -31,3 +31,5 @@ pub(crate) mod simulated;
 pub(crate) mod suspended_clock;
 #[cfg(feature = "redis")]
 pub(crate) mod tls;
+#[cfg(feature = "redis")]
+pub(crate) mod vip;

@@ -30,8 +30,8 @@ mod slot;
 pub(crate) use acquire_batch::AcquireBatch;
 pub(crate) use call::{Calls, KeyRoute};
 pub(crate) use error::{
-    Cause, CommandError, check, is_demoted, is_reply, not_connected, not_dialed, unavailable,
-    unexpected,
+    Cause, CommandError, check, is_demoted, is_reply, not_connected, not_dialed, not_primary,
+    unavailable, unexpected,
 };
 pub(crate) use names::{Names, OURS, millis};
 pub(crate) use quarantine::{prepare, spread_quarantine};

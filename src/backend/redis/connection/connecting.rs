@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::handle::Connection;
 use crate::backend::redis::command::{Cause, unavailable};
@@ -59,7 +59,8 @@ impl Connecting {
                     connection.ended();
                 }
             };
-            let pause = match connection.connector.connect(on_end).await {
+            let is_again = connection.state().connected;
+            let pause = match connection.connector.connect(on_end, is_again).await {
                 Ok(link) => {
                     self.over = true;
                     connection.reached();
@@ -68,6 +69,10 @@ impl Connecting {
                     // A link that ended before this was not replaced, because it was being opened.
                     if connection.state().sound(&connection.connector).is_none() {
                         connection.ended();
+                    }
+                    if again {
+                        // They may lead to the server of the link before.
+                        connection.connector.pools.drop_idle(Instant::now());
                     }
                     if again && !connection.is_quiet() {
                         // The store may have changed in the meantime: waiters try, holders renew.
@@ -84,7 +89,10 @@ impl Connecting {
                 // Another task opens the link now.
                 Err(_) if connection.state().connecting != Some(self.number) => return,
                 Err(error) => {
-                    connection.unreached(&error);
+                    // A server that is no primary replied.
+                    if !matches!(Cause::behind(&error), Some(Cause::NotPrimary)) {
+                        connection.unreached(&error);
+                    }
                     let pause = connection.state().failed(error);
                     connection.changed.notify_waiters();
                     pause

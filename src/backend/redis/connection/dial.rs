@@ -12,10 +12,12 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, ProtocolVersion, PushInfo, PushKind};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
 
-use super::link::Link;
+use super::address::{Address, Visit};
+use super::link::{Link, ROLE};
 use super::network::{Network, within};
-use super::pools::{Pools, checkout};
+use super::pools::{Pools, checkout, drop_idle};
 use super::server::{Locate, Target};
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, check, entry, not_connected, not_dialed, unavailable};
@@ -36,7 +38,10 @@ pub(crate) enum Origin {
 /// Opens the connections for commands.
 pub(crate) struct Connector {
     origin: Origin,
-    pools: Arc<Pools>,
+    /// The unknown server of a given pool.
+    given: Arc<Address>,
+    /// Empty if the pool is given.
+    pub(super) pools: Arc<Pools>,
     /// A permit for each open link, suspect ones included.
     links: Arc<Semaphore>,
     /// The name for errors and logs.
@@ -59,6 +64,7 @@ impl Connector {
         Self {
             address: address.to_owned(),
             origin,
+            given: Arc::default(),
             pools: Arc::new(Pools::new(
                 connections + checked_out,
                 network.connect_timeout,
@@ -77,7 +83,8 @@ impl Connector {
     }
 
     /// Opens one connection within the connect timeout. It calls `on_end` when it ends, unless it is from
-    /// the program's pool or the URL demands RESP2.
+    /// the program's pool or the URL demands RESP2. It opens `again` after another one: the first may lead to a
+    /// replica, which the self-test reports.
     ///
     /// # Cancel safety
     ///
@@ -85,14 +92,21 @@ impl Connector {
     pub(crate) async fn connect(
         &self,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
+        again: bool,
     ) -> Result<Link, BackendError> {
+        let begun = Instant::now();
         let link = async {
             let permit = Arc::clone(&self.links).acquire_owned().await;
             let permit = permit.map_err(unavailable)?;
-            let (connection, address, ended) = match &self.origin {
+            let (connection, address, ended, visit) = match &self.origin {
                 Origin::Given(pool) => {
+                    let visit = admitted(&self.given, again).await?;
+                    if let Some(wrong_at) = visit.wrong_at() {
+                        drop_idle(pool, wrong_at);
+                    }
                     let connection = without_timeout(taken(pool).await?);
-                    (connection, self.address.clone(), Arc::default())
+                    let connection = confirmed(connection, &visit, false, again).await?;
+                    (connection, self.address.clone(), Arc::default(), visit)
                 }
                 Origin::Server(server) => {
                     let open = |target: Target| {
@@ -101,19 +115,37 @@ impl Connector {
                             let target = target.with_login().await?;
                             // For the connections that are checked out later.
                             self.pools.prepare(&target)?;
-                            let address = target.address.clone();
-                            let (connection, ended) = dial(target, on_end).await?;
-                            let connection = confirmed(&**server, connection).await?;
-                            Ok((connection, address, ended))
+                            dial(target, on_end).await
                         }
                     };
-                    open_at(&**server, open).await?
+                    open_at(&**server, again, open).await?
                 }
             };
-            Ok(Link::new(connection, address, ended, permit))
+            Ok(Link::new(connection, address, visit, ended, permit))
         };
         // The program's pool may have no timeouts.
-        within(self.network.connect_timeout, link).await
+        let opened = within(self.network.connect_timeout, link).await;
+        if opened.is_err() {
+            // Each idle connection to a server that hangs would take that time.
+            self.drop_idle(begun);
+        }
+        opened
+    }
+
+    /// Returns `true` if a redirection names the server that redirects.
+    pub(crate) fn is_named_by(&self, redirection: &str) -> bool {
+        match &self.origin {
+            Origin::Given(_) => false,
+            Origin::Server(server) => server.is_named_by(redirection),
+        }
+    }
+
+    /// Closes the idle connections of the pool that were opened before this time.
+    pub(super) fn drop_idle(&self, opened: Instant) {
+        match &self.origin {
+            Origin::Given(pool) => drop_idle(pool, opened),
+            Origin::Server(_) => self.pools.drop_idle(opened),
+        }
     }
 
     /// Returns `true` if the locks are at another server than the one that the connection leads to.
@@ -137,21 +169,23 @@ impl Connector {
     /// # Cancel safety
     ///
     /// If dropped, a connection that is being opened goes to the pool.
-    pub(crate) async fn checkout(&self, shared: &Link) -> Result<Pooled, BackendError> {
+    pub(crate) async fn checkout(&self, shared: &Link) -> Result<(Pooled, Visit), BackendError> {
         let limit = self.network.connect_timeout;
-        let given = match &self.origin {
-            Origin::Given(pool) => Some(pool.clone()),
-            Origin::Server(_) => None,
+        let (given, at) = match &self.origin {
+            Origin::Given(pool) => (Some(pool.clone()), Arc::clone(&self.given)),
+            Origin::Server(_) => (None, Address::named(&shared.address)),
         };
         let (pools, address) = (Arc::clone(&self.pools), shared.address.clone());
         // The runtime that opens a connection also drives it for the next acquire, of any runtime.
         let pooled = self.network.background.run(async move {
             let pooled = async {
-                match given {
-                    Some(pool) => checkout(&pool).await,
+                let visit = at.admit().await?;
+                let pooled = match given {
+                    Some(pool) => checkout(&pool).await?,
                     // The pool of `shared`: a request to the sentinels for each grant would be too many.
-                    None => pools.checkout(&address).await,
-                }
+                    None => pools.checkout(&address).await?,
+                };
+                Ok((pooled, visit))
             };
             // The program's pool may have no timeouts.
             within(limit, pooled).await
@@ -161,20 +195,34 @@ impl Connector {
     }
 }
 
+/// A connection, the address of the server that it leads to, and what opened it.
+type Opened<T> = (MultiplexedConnection, String, T, Visit);
+
 /// Opens a connection to the server, and to the next one if the server moves in the meantime. The
 /// caller sets the time limit.
 ///
 /// # Cancel safety
 ///
 /// If dropped, a connection that was being opened is closed.
-async fn open_at<T, F>(server: &dyn Locate, open: impl Fn(Target) -> F) -> Result<T, BackendError>
+async fn open_at<T, F>(
+    server: &dyn Locate,
+    again: bool,
+    open: impl Fn(Target) -> F,
+) -> Result<Opened<T>, BackendError>
 where
-    F: Future<Output = Result<T, BackendError>>,
+    F: Future<Output = Result<(MultiplexedConnection, T), BackendError>>,
 {
     let mut target = server.locate().await?;
     loop {
+        let opening = async {
+            let visit = admitted(&Address::named(&target.address), again).await?;
+            let (mut connection, with) = open(target.clone()).await?;
+            server.check(&mut connection).await?;
+            let connection = confirmed(connection, &visit, server.can_move(), again).await?;
+            Ok((connection, target.address.clone(), with, visit))
+        };
         tokio::select! {
-            opened = open(target.clone()) => {
+            opened = opening => {
                 // The server may have moved while the connection was being opened. While most
                 // sentinels are silent, the rest may name the previous primary.
                 let opened = match server.has_left(&target.address) {
@@ -182,7 +230,7 @@ where
                     false => opened,
                 };
                 return match server.can_move() {
-                    true => opened.map_err(|error| unusable(target.address, error)),
+                    true => opened.map_err(|error| unusable(target.address.clone(), error)),
                     false => opened,
                 };
             }
@@ -197,21 +245,38 @@ fn unusable(address: String, source: BackendError) -> BackendError {
     BackendError::refused(source.kind(), Cause::Primary { address, source })
 }
 
-/// Returns the connection if its server passes the check, and confirms that it is the primary, where it can change. A server
-/// that does not confirm it was the primary before, or will be.
+async fn admitted(address: &Arc<Address>, again: bool) -> Result<Visit, BackendError> {
+    match again {
+        true => address.admit().await,
+        false => Ok(address.visit()),
+    }
+}
+
+/// Returns the connection if its server confirms that it is the primary, where it can change. A server
+/// that does not confirm it was the primary before, or will be. In doubt, it is enough that none denies it: a proxy may
+/// report no role.
 async fn confirmed(
-    server: &dyn Locate,
     mut connection: MultiplexedConnection,
+    visit: &Visit,
+    can_move: bool,
+    again: bool,
 ) -> Result<MultiplexedConnection, BackendError> {
-    server.check(&mut connection).await?;
-    if !server.can_move() {
+    if !(can_move || again && visit.is_in_doubt()) {
         return Ok(connection);
     }
-    let reply = connection.send_packed_command(&redis::cmd("HELLO")).await;
-    let reply = check(reply.map_err(not_connected)?)?;
-    match entry(&reply, "role").as_deref() {
+    let reply = connection.send_packed_command(&redis::cmd(ROLE)).await;
+    let role = match check(reply.map_err(not_connected)?) {
+        Ok(reply) => entry(&reply, "role"),
+        Err(error) if can_move => return Err(error.into()),
+        Err(_) => None,
+    };
+    match role.as_deref() {
         Some("master") => Ok(connection),
-        _ => Err(unavailable(Cause::NotPrimary)),
+        None if !can_move => Ok(connection),
+        _ => {
+            visit.misled();
+            Err(unavailable(Cause::NotPrimary))
+        }
     }
 }
 
@@ -256,6 +321,7 @@ pub(crate) struct Messages {
     /// The address of the server that it leads to.
     pub(crate) address: String,
     pub(crate) pushed: UnboundedReceiver<PushInfo>,
+    pub(crate) visit: Arc<Visit>,
 }
 
 /// Opens a connection for subscriptions. The caller sets the time limit.
@@ -268,13 +334,13 @@ pub(crate) struct Messages {
 /// If dropped, a connection that was being opened is closed.
 pub(crate) async fn listen(
     server: &dyn Locate,
+    again: bool,
     receive: impl Fn(&PushInfo) -> bool + Clone + Send + Sync + 'static,
 ) -> Result<Messages, BackendError> {
     let open = |target: Target| {
         let receive = receive.clone();
         async move {
             let target = target.with_login().await?;
-            let address = target.address.clone();
             let (info, config) = target.for_messages().settings();
             let client = Client::open(info).map_err(not_connected)?;
             let (sender, pushed) = unbounded_channel();
@@ -287,14 +353,16 @@ pub(crate) async fn listen(
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(not_connected)?;
-            Ok(Messages {
-                connection: confirmed(server, connection).await?,
-                address,
-                pushed,
-            })
+            Ok((connection, pushed))
         }
     };
-    open_at(server, open).await
+    let (connection, address, pushed, visit) = open_at(server, again, open).await?;
+    Ok(Messages {
+        connection,
+        address,
+        pushed,
+        visit: Arc::new(visit),
+    })
 }
 
 impl fmt::Debug for Connector {

@@ -3,7 +3,7 @@
 //! | state | a new command | leads to |
 //! |---|---|---|
 //! | none | one task connects, and commands wait for it within the connect timeout | sound or failed |
-//! | sound | is sent | reply: sound; timeout: suspect; end, also without a command: none; reply of a replica: none, the second time failed |
+//! | sound | is sent, behind a check of the role if the link is [doubtful](super::address) | reply: sound; timeout: suspect; end, also without a command: none; reply for a wrong server: none |
 //! | suspect | one task connects, and commands wait for it, or for a reply on the old link, within the response timeout | sound |
 //! | left: the locks are at another server | as in none, even if the link answers | sound or failed |
 //! | failed | is rejected until the backoff has passed | the next attempt |
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::try_join;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -35,7 +35,7 @@ use super::outage::Outage;
 use super::request::{Reply, Request, Resend, undo};
 use super::state::State;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, CommandError, check, is_demoted, unavailable};
+use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::observe::Part;
 use crate::task::timeout;
 
@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     outage: Option<Outage>,
     /// A command timed out, and no command was answered since. A new link or the reply to `PING` does
     /// not reset it: a server whose writes are paused provides both.
-    silent: AtomicBool,
+    pub(super) silent: AtomicBool,
     /// Whether a task asks the server until it replies.
     pub(super) asking: AtomicBool,
 }
@@ -112,10 +112,11 @@ impl Connection {
     }
 
     /// Sends one command and waits for its reply, within twice the response timeout and once the
-    /// connect timeout.
+    /// connect timeout, and once more of each after the reply of a wrong server.
     ///
     /// If the link ends, it is replaced and the command is sent again, as the class of each request allows. A
-    /// rejection of the second attempt leaves the result unknown.
+    /// rejection of the second attempt leaves the result unknown. A wrong server rejected the command without an effect,
+    /// and it is sent once more.
     ///
     /// If no reply arrives in time, the undo of the request follows on the same link, or else a probe.
     ///
@@ -127,15 +128,18 @@ impl Connection {
     pub(crate) async fn send(
         self: &Arc<Self>,
         request: &Request<'_>,
-        asking: bool,
+        mut asking: bool,
     ) -> Result<Reply, CommandError> {
-        let mut resent = false;
+        let (mut resent, mut rejected) = (false, None);
         loop {
             let link = match self.sound_link() {
                 Some(link) => link,
                 None => match self.await_link().await {
                     Ok(link) => link,
-                    Err(error) => return Err(CommandError::Unsent(error).after(resent)),
+                    Err(error) => {
+                        let error = CommandError::Unsent(error);
+                        return Err(rejected.unwrap_or(error).after(resent));
+                    }
                 },
             };
             let span = CallSpan::begin(request, &link.address);
@@ -144,7 +148,7 @@ impl Connection {
             let reply = timeout(self.network().response_timeout, reply).await;
             span.end(reply.as_ref().ok());
             let outcome = match reply {
-                Ok(reply) => self.replied(&link, reply),
+                Ok(reply) => self.replied(&link, request, reply),
                 Err(_elapsed) => Err(self.unanswered(&link, request, asking)),
             };
             match outcome {
@@ -155,6 +159,14 @@ impl Connection {
                         resent,
                         asked: asking,
                     });
+                }
+                Err(error) if link.is_misled() && error.is_rejection() => {
+                    asking |= error.is_ask();
+                    let error = error.by_wrong_server();
+                    if rejected.is_some() {
+                        return Err(error.after(resent));
+                    }
+                    rejected = Some(error);
                 }
                 Err(error) => return Err(error.after(resent)),
             }
@@ -216,31 +228,6 @@ impl Connection {
         }
     }
 
-    /// Applies the end of a command on its link.
-    fn replied(
-        &self,
-        link: &Arc<Link>,
-        reply: Result<Value, RedisError>,
-    ) -> Result<Value, CommandError> {
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(error) => {
-                self.discard(link);
-                return Err(CommandError::Died(BackendError::unknown(error)));
-            }
-        };
-        self.answered(link);
-        if self.connector.has_left(link) {
-            // A former primary may still take itself for one. Its grants and renewals are void.
-            self.discard(link);
-            return Err(CommandError::Died(BackendError::unknown(Cause::NotPrimary)));
-        }
-        if is_demoted(&reply) {
-            self.demoted(link);
-        }
-        check(reply)
-    }
-
     /// Applies that no reply arrived in time.
     fn unanswered(
         self: &Arc<Self>,
@@ -288,6 +275,16 @@ impl Connection {
             Ok(outcome) => outcome,
             Err(_elapsed) => Err(unavailable(Cause::NoConnection(limit))),
         }
+    }
+
+    /// As [`await_link`](Self::await_link), and leads to a primary if its address is in doubt.
+    pub(crate) async fn await_checked_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
+        let link = self.await_link().await?;
+        if !link.visit.is_doubtful() {
+            return Ok(link);
+        }
+        self.query(&redis::cmd("PING"), Resend::Repeatable).await?;
+        self.await_link().await
     }
 
     fn demand(self: &Arc<Self>) -> Demand {
@@ -350,21 +347,6 @@ impl Connection {
         }
     }
 
-    pub(super) fn answered(&self, link: &Link) {
-        // The load keeps the usual case free of writes.
-        if self.silent.load(Ordering::Relaxed) {
-            self.silent.store(false, Ordering::Relaxed);
-        }
-        self.reached();
-        self.mark_healthy(link);
-    }
-
-    pub(super) fn mark_healthy(&self, link: &Link) {
-        if link.mark_healthy() {
-            self.changed.notify_waiters();
-        }
-    }
-
     /// Drops the link, which leads to a server without the locks.
     pub(crate) fn leave(&self) {
         self.state().leave();
@@ -372,14 +354,5 @@ impl Connection {
 
     pub(crate) fn discard(&self, link: &Arc<Link>) {
         self.state().discard(link);
-    }
-
-    /// Drops a link whose server became a replica. The next one may lead to the new primary.
-    pub(crate) fn demoted(&self, link: &Arc<Link>) {
-        let mut state = self.state();
-        // Only the first of the commands on the link counts.
-        if state.discard(link) {
-            state.demoted();
-        }
     }
 }

@@ -8,15 +8,22 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::address::Visit;
 use super::request::{ASKING, undo};
 use crate::backend::BackendError;
-use crate::backend::redis::command::{CommandError, check};
+use crate::backend::redis::command::{CommandError, check, not_primary};
+
+/// Reports the role in any protocol version, without a permission.
+pub(crate) const ROLE: &str = "HELLO";
 
 /// A connection from the pool. It closes when the last handle is dropped.
 pub(crate) struct Link {
     connection: MultiplexedConnection,
     /// The address of the server that it leads to.
     pub(crate) address: String,
+    pub(crate) visit: Visit,
+    /// It answered for a wrong server, and takes no new command.
+    misled: AtomicBool,
     /// A command timed out, and no reply arrived since.
     suspect: AtomicBool,
     /// A probe is in flight.
@@ -31,12 +38,15 @@ impl Link {
     pub(crate) fn new(
         connection: MultiplexedConnection,
         address: String,
+        visit: Visit,
         ended: Arc<AtomicBool>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
         Self {
             connection,
             address,
+            visit,
+            misled: AtomicBool::new(false),
             ended,
             suspect: AtomicBool::new(false),
             probed: AtomicBool::new(false),
@@ -45,21 +55,37 @@ impl Link {
     }
 
     /// Sends a command, directly behind another one without arguments if there is one, and waits for its reply.
+    ///
+    /// A check of the role precedes it if the connection is doubtful. The reply of a server that is no primary is
+    /// `READONLY`: its own one may be out of date.
     pub(crate) async fn send(
         &self,
         command: &Cmd,
         behind: Option<&'static str>,
     ) -> Result<Value, RedisError> {
         let mut connection = self.connection.clone();
-        let Some(behind) = behind else {
+        let is_doubtful = self.visit.is_doubtful();
+        if behind.is_none() && !is_doubtful {
             return connection.send_packed_command(command).await;
-        };
-        let mut both = redis::pipe();
-        both.cmd(behind).add_command(command.clone());
+        }
+        let moves = self.visit.moves();
+        let mut all = redis::pipe();
+        for name in is_doubtful.then_some(ROLE).into_iter().chain(behind) {
+            all.cmd(name);
+        }
+        let before = all.len();
+        all.add_command(command.clone());
         // Boxed, so that the usual command does not contain it.
-        let replies = Box::pin(connection.send_packed_commands(&both, 1, 1)).await;
+        let replies = Box::pin(connection.send_packed_commands(&all, 0, before + 1)).await;
         let mut replies = replies?;
-        Ok(replies.pop().unwrap_or(Value::Nil))
+        let reply = replies.pop().unwrap_or(Value::Nil);
+        if is_doubtful {
+            if let Some(rejection) = replies.first().and_then(not_primary) {
+                return Ok(rejection);
+            }
+            self.visit.checked(moves);
+        }
+        Ok(reply)
     }
 
     /// Sends the commands of an undo.
@@ -75,6 +101,15 @@ impl Link {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_misled(&self) -> bool {
+        self.misled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn mark_misled(&self) {
+        self.misled.store(true, Ordering::Relaxed);
+        self.visit.misled();
     }
 
     pub(crate) fn is_suspect(&self) -> bool {

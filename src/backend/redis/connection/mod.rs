@@ -5,8 +5,10 @@
 //! | `server` | the address, the credentials and the certificates of a server |
 //! | `dial` | opens connections |
 //! | `pools` | the pool of the current server |
+//! | `address` | whether an address leads to the right server, and the order of dials while it may not |
 //! | `link` | one multiplexed connection |
 //! | `handle`, `state`, `connecting` | the current link for commands, and its replacement |
+//! | `replied` | what follows a reply |
 //! | `unanswered` | what follows a command without a reply |
 //! | `request` | a command, its undo and its reply |
 //! | `network` | the settings that all connections share |
@@ -20,6 +22,7 @@
 //! A command without a reply may still take effect. Its undo follows on the same link, so that it
 //! cannot overtake the command.
 
+mod address;
 mod backoff;
 mod call_span;
 mod connecting;
@@ -29,16 +32,18 @@ mod link;
 mod network;
 mod outage;
 mod pools;
+mod replied;
 mod request;
 mod server;
 mod state;
 mod unanswered;
 
+pub(crate) use address::Visit;
 pub(crate) use backoff::backoff;
 pub(crate) use call_span::CallSpan;
 pub(crate) use dial::{Connector, Messages, Origin, listen, without_timeout};
 pub(crate) use handle::Connection;
-pub(crate) use link::Link;
+pub(crate) use link::{Link, ROLE};
 pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
 pub(crate) use request::{Called, Reply, Request, Resend, Undo, after};

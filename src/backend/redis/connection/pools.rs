@@ -8,6 +8,8 @@ use deadpool_redis::{
     Connection as Pooled, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts,
 };
 
+use tokio::time::Instant;
+
 use super::server::Target;
 use crate::backend::redis::command::{Cause, not_connected, unavailable};
 use crate::backend::{BackendError, BackendErrorKind};
@@ -55,6 +57,12 @@ impl Pools {
         Ok(pool)
     }
 
+    pub(super) fn drop_idle(&self, opened: Instant) {
+        if let Some((_, pool)) = &*self.last() {
+            drop_idle(pool, opened);
+        }
+    }
+
     /// Takes a connection to the server at `address`. The caller sets the time limit.
     ///
     /// The pool opens connections with the login of the last connection. If the server rejects it, it may have
@@ -78,6 +86,11 @@ impl Pools {
             outcome => outcome,
         }
     }
+}
+
+/// Closes the idle connections of a pool that were opened before this time. The others stay, and those in use.
+pub(super) fn drop_idle(pool: &Pool, opened: Instant) {
+    drop(pool.retain(|_, metrics| Instant::from_std(metrics.created) >= opened));
 }
 
 /// Takes a connection from a pool, which opens one if none is idle.

@@ -8,15 +8,13 @@ use tokio::time::Instant;
 use super::backoff::backoff;
 use super::dial::Connector;
 use super::link::Link;
-use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 /// A rejected client needs a person, not a retry.
 const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
-/// A server that turned out to be a replica, or that ended a link, within this time of the last one is the
-/// same server.
+/// A server that ended a link within this time of the last one is the same server.
 const STEADY: Duration = Duration::from_secs(2);
 /// The current link, and the failures to replace it.
 #[derive(Default)]
@@ -27,11 +25,8 @@ pub(super) struct State {
     /// The number of tasks so far.
     tasks: u64,
     /// There was a link before.
-    connected: bool,
+    pub(super) connected: bool,
     failures: u32,
-    /// The number of consecutive links that led to a replica, and the time of the last one.
-    demotions: u32,
-    demoted_at: Option<Instant>,
     /// The number of consecutive links that ended, and the time of the last end.
     ends: u32,
     ended_at: Option<Instant>,
@@ -120,18 +115,5 @@ impl State {
     /// Returns `true` if it was the current link.
     pub(super) fn discard(&mut self, link: &Arc<Link>) -> bool {
         self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()
-    }
-
-    /// Records that the link led to a replica. The first time, the next link may lead to the primary.
-    /// After that, each attempt waits, or it would follow the previous one at once.
-    pub(super) fn demoted(&mut self) {
-        let now = Instant::now();
-        let is_first = self.demoted_at.is_none_or(|last| now > last + STEADY);
-        self.demotions = if is_first { 0 } else { self.demotions + 1 };
-        self.demoted_at = Some(now);
-        if !is_first {
-            let pause = backoff(self.demotions, FIRST_BACKOFF, LONGEST_BACKOFF);
-            self.failed = Some((now + pause, unavailable(Cause::NotPrimary)));
-        }
     }
 }

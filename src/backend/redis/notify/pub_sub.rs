@@ -5,7 +5,10 @@ use redis::{Arg, Cmd, Value};
 
 use super::publish::Publish;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, CommandError, check, not_connected, unavailable};
+use crate::backend::redis::command::{
+    Cause, CommandError, check, not_connected, not_primary, unavailable,
+};
+use crate::backend::redis::connection::{ROLE, Visit};
 
 /// The kind of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +68,26 @@ pub(super) async fn ping(connection: &MultiplexedConnection) -> Result<(), Backe
     ask(connection, &redis::cmd("PING"))
         .await
         .map_err(Into::into)
+}
+
+/// Returns an error if the connection is dead, or leads to a replica since its address was in doubt.
+pub(super) async fn still_leads_there(
+    connection: &MultiplexedConnection,
+    visit: &Visit,
+) -> Result<(), BackendError> {
+    let moves = visit.moves();
+    if !visit.is_doubtful() {
+        return ping(connection).await;
+    }
+    let reply = connection
+        .clone()
+        .send_packed_command(&redis::cmd(ROLE))
+        .await;
+    if not_primary(&reply.map_err(not_connected)?).is_some() {
+        return Err(unavailable(Cause::NotPrimary));
+    }
+    visit.checked(moves);
+    Ok(())
 }
 
 /// Returns `true` for the reply to a command. A push message that repeats the command and the channel is the

@@ -9,10 +9,10 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::pub_sub::{PubSub, ping};
+use super::pub_sub::{PubSub, still_leads_there};
 use super::topics::Topics;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{Locate, Messages, Network, Outage, listen, within};
+use crate::backend::redis::connection::{Locate, Messages, Network, Outage, Visit, listen, within};
 use crate::backend::{BackendError, Hints};
 use crate::observe::Part;
 
@@ -89,10 +89,13 @@ impl Shared {
     }
 
     /// Opens a subscription connection. The caller sets the time limit.
-    pub(super) async fn listen(self: &Arc<Self>) -> Result<Messages, BackendError> {
+    pub(super) async fn listen(self: &Arc<Self>, again: bool) -> Result<Messages, BackendError> {
         let shared = Arc::clone(self);
         match &self.endpoint {
-            Some(endpoint) => listen(&*endpoint.server, move |pushed| shared.receive(pushed)).await,
+            Some(endpoint) => {
+                let receive = move |pushed: &_| shared.receive(pushed);
+                listen(&*endpoint.server, again, receive).await
+            }
             None => Err(unavailable(Cause::Nowhere)),
         }
     }
@@ -119,7 +122,7 @@ impl Shared {
     pub(super) async fn left_behind(
         &self,
         recoveries: &mut Hints,
-        (connection, address): (MultiplexedConnection, String),
+        (connection, address, visit): (MultiplexedConnection, String, Arc<Visit>),
     ) -> BackendError {
         loop {
             recoveries.next().await;
@@ -128,7 +131,7 @@ impl Shared {
             {
                 return unavailable(Cause::NotPrimary);
             }
-            if let Err(error) = self.replied(ping(&connection)).await {
+            if let Err(error) = self.replied(still_leads_there(&connection, &visit)).await {
                 return error;
             }
         }

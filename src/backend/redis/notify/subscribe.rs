@@ -3,9 +3,9 @@
 use futures_util::future::try_join_all;
 
 use super::pub_sub::ask;
-use super::shared::Shared;
+use super::shared::{Endpoint, Shared};
 use super::subscription::Subscription;
-use crate::backend::redis::command::CommandError;
+use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::Messages;
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -27,12 +27,14 @@ impl Shared {
         let replies = self.commands(messages, &subscriptions, true);
         let mut replies = replies.await?.into_iter();
         let mut rejection = None;
-        let mut moved = false;
+        let (mut moved, mut is_misled) = (false, false);
         let outage = &self.outage;
         subscriptions.retain(|subscription| match replies.next().flatten() {
             None => true,
             // The channel becomes wanted again when the cluster has a new map.
-            Some(CommandError::Elsewhere { .. }) => {
+            Some(CommandError::Elsewhere { address, .. }) => {
+                let named = |it: &Endpoint| it.server.is_named_by(&address);
+                is_misled |= self.endpoint.as_ref().is_some_and(named);
                 moved = true;
                 false
             }
@@ -54,6 +56,10 @@ impl Shared {
         }
         if moved {
             self.report_moved();
+        }
+        if is_misled {
+            messages.visit.misled();
+            return Err(unavailable(Cause::NotPrimary));
         }
         Ok(rejection)
     }

@@ -88,11 +88,13 @@ impl Task {
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return;
             }
-            let messages = self.shared.connected(self.shared.listen()).await;
+            let listening = self.shared.listen(true);
+            let messages = self.shared.connected(listening).await;
             let connected = Instant::now();
             let end = match messages {
                 Ok(messages) => {
-                    let link = (messages.connection.clone(), messages.address.clone());
+                    let visit = Arc::clone(&messages.visit);
+                    let link = (messages.connection.clone(), messages.address.clone(), visit);
                     tokio::select! {
                         end = self.serve(messages) => end,
                         // `serve` may be dropped at any await: all channels become wanted below.

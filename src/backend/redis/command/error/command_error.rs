@@ -82,6 +82,19 @@ impl CommandError {
         matches!(self, Self::Scattered(_)) || self.is_denied()
     }
 
+    /// Returns `true` if the slot is moving to the node that the redirection names.
+    pub(crate) fn is_ask(&self) -> bool {
+        matches!(self, Self::Elsewhere { asking: true, .. })
+    }
+
+    /// Returns the error of a rejection by a wrong server. Its redirection to its own address leads nowhere.
+    pub(crate) fn by_wrong_server(self) -> Self {
+        match self {
+            Self::Elsewhere { .. } => Self::unavailable(Cause::NotPrimary),
+            error => error,
+        }
+    }
+
     /// Returns `true` if the server rejected the command, over a connection that is still usable.
     pub(crate) fn is_rejection(&self) -> bool {
         match self {
@@ -96,6 +109,7 @@ impl CommandError {
     /// Returns `true` if another node may serve the slot now.
     pub(crate) fn is_topological(&self) -> bool {
         match self {
+            Self::Refused(error) if matches!(Cause::behind(error), Some(Cause::NotPrimary)) => true,
             Self::Refused(error) => server_error(error).is_some_and(|error| {
                 let details = || error.detail().unwrap_or_default();
                 let code = error.code().unwrap_or_default();

@@ -27,6 +27,11 @@ pub(crate) trait Locate: Send + Sync {
         false
     }
 
+    /// Returns `true` if a redirection of the server names the server itself.
+    fn is_named_by(&self, _redirection: &str) -> bool {
+        false
+    }
+
     /// Returns `true` if the server can change, so that it must confirm that it is the primary.
     fn can_move(&self) -> bool {
         false
@@ -52,5 +57,10 @@ impl Locate for Target {
 
     fn locate(&self) -> BoxFuture<'_, Result<Target, BackendError>> {
         ready(Ok(self.clone())).boxed()
+    }
+
+    fn is_named_by(&self, redirection: &str) -> bool {
+        let named = self.redirected(redirection, &self.address);
+        named.is_some_and(|named| named.address == self.address)
     }
 }

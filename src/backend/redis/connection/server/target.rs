@@ -85,6 +85,17 @@ impl Target {
         }
     }
 
+    /// Returns the server at the address of a redirection from the server at `asked`.
+    pub(crate) fn redirected(&self, redirection: &str, asked: &str) -> Option<Self> {
+        let (host, port) = redirection.rsplit_once(':')?;
+        // A missing or unknown host means another port of the node that replied.
+        let host = match host {
+            "" | "?" => asked.rsplit_once(':')?.0,
+            host => host,
+        };
+        Some(self.at(host.trim_matches(['[', ']']), port.parse().ok()?))
+    }
+
     /// Returns the same server with another login, which is that of every connection.
     pub(crate) fn with(&self, login: RedisConnectionInfo) -> Self {
         Self {

@@ -114,14 +114,7 @@ impl Cluster {
         asked: &str,
         moved: Option<u16>,
     ) -> Option<Arc<Node>> {
-        let (host, port) = address.rsplit_once(':')?;
-        let port = port.parse().ok()?;
-        // A missing or unknown host means another port of the node that replied.
-        let host = match host {
-            "" | "?" => asked.rsplit_once(':')?.0,
-            host => host,
-        };
-        let target = self.target(host.trim_matches(['[', ']']), port);
+        let target = self.settings.seeds[0].redirected(address, asked)?;
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let known = map.node_at(&target.address).cloned();
         let node = known.unwrap_or_else(|| self.node(&target));

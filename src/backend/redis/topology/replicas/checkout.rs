@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Connection, Link, Undo, without_timeout};
+use crate::backend::redis::connection::{Connection, Link, Undo, Visit, without_timeout};
 
 /// A connection that only one acquire uses. Closed when it is dropped before
 /// [`put_back`](Self::put_back).
@@ -26,7 +26,7 @@ pub(super) struct Checkout {
 
 impl Checkout {
     pub(super) fn new(
-        pooled: Pooled,
+        (pooled, visit): (Pooled, Visit),
         connection: &Arc<Connection>,
         shared: Arc<Link>,
         permit: OwnedSemaphorePermit,
@@ -37,6 +37,7 @@ impl Checkout {
             link: Arc::new(Link::new(
                 without_timeout(handle),
                 shared.address.clone(),
+                visit,
                 // Its end shows at its next command.
                 Arc::default(),
                 permit,
@@ -47,9 +48,11 @@ impl Checkout {
         }
     }
 
-    /// Returns the connection to the pool. No command may be in flight.
+    /// Returns the connection to the pool, unless it may lead to a wrong server. No command may be in flight.
     pub(super) fn put_back(mut self) {
-        self.pooled = None;
+        if !self.link.visit.is_doubtful() {
+            self.pooled = None;
+        }
     }
 
     /// Sends the commands of an undo behind all that are in flight, and returns the connection to the pool after

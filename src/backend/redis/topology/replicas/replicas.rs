@@ -26,8 +26,7 @@ use tokio::time::Instant;
 use super::checkout::Checkout;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{
-    Cause, CommandError, check, granted, is_demoted, is_granted_again, millis, unavailable,
-    unexpected,
+    Cause, CommandError, check, granted, is_granted_again, millis, unavailable, unexpected,
 };
 use crate::backend::redis::connection::{CallSpan, Connection, Request, Undo, backoff};
 use crate::task::{timeout, timeout_at};
@@ -84,6 +83,37 @@ impl Replicas {
         connection: &Arc<Connection>,
         request: &Request<'_>,
         undo: Undo<'_>,
+        mut asking: bool,
+    ) -> Result<Value, CommandError> {
+        let mut rejected = None;
+        loop {
+            let checkout = match self.checkout(connection).await {
+                Ok(checkout) => checkout,
+                Err(error) => return Err(rejected.unwrap_or(error)),
+            };
+            let link = Arc::clone(&checkout.link);
+            let attempt = self.attempt(connection, checkout, request, undo, asking);
+            match attempt.await {
+                // As over a shared connection, it is sent once more.
+                Err(error) if link.is_misled() && error.is_rejection() => {
+                    asking |= error.is_ask();
+                    let error = error.by_wrong_server();
+                    if rejected.is_some() {
+                        return Err(error);
+                    }
+                    rejected = Some(error);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        connection: &Arc<Connection>,
+        checkout: Checkout,
+        request: &Request<'_>,
+        undo: Undo<'_>,
         asking: bool,
     ) -> Result<Value, CommandError> {
         let MinReplicas {
@@ -91,7 +121,6 @@ impl Replicas {
             timeout: wait_limit,
         } = self.asked;
         let response_timeout = connection.network().response_timeout;
-        let checkout = self.checkout(connection).await?;
         let link = Arc::clone(&checkout.link);
         let mut wait = redis::cmd("WAIT");
         wait.arg(least).arg(millis(wait_limit));
@@ -118,10 +147,10 @@ impl Replicas {
             Ok(reply) => reply,
             Err(error) => return Err(checkout.died(error)),
         };
-        if is_demoted(&reply) {
-            connection.demoted(&checkout.shared);
+        let reply = connection.judged(&link, request, reply);
+        if link.is_misled() {
+            return reply;
         }
-        let reply = check(reply);
         let is_first = match &reply {
             Ok(reply) if granted(reply).is_some() => true,
             Ok(reply) if is_granted_again(reply) => false,
@@ -186,10 +215,8 @@ impl Replicas {
         self.admit()?;
         // Free while the shared link is sound. Otherwise its backoff and its search for the primary
         // apply here as well.
-        let shared = connection
-            .await_link()
-            .await
-            .map_err(CommandError::Unsent)?;
+        let shared = connection.await_checked_link().await;
+        let shared = shared.map_err(CommandError::Unsent)?;
         let limit = connection.network().connect_timeout;
         let deadline = Instant::now() + limit;
         let permit = Arc::clone(&self.connections).acquire_owned();

@@ -1,0 +1,5 @@
+//! Endpoints that lead to another server than before, while open connections stay at the former one.
+
+mod cluster;
+mod primary;
+mod support;
