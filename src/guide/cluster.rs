@@ -62,12 +62,17 @@
 //! # One endpoint for several servers
 //!
 //! A proxy or a managed service may have one address for all nodes. Its URL is that of one server, `redis://`.
-//! Such an endpoint rejects calls over several slots (`CROSSSLOT`). The backend notices that when it connects,
-//! or at the first acquire after [`connect_lazy`]. From then on it uses one counter per slot and calls for one
-//! slot, as in a cluster. The tokens of a guard of several keys then differ, as in a cluster.
+//! Such an endpoint rejects calls over several slots (`CROSSSLOT`). Each new connection writes 64 keys under the
+//! prefix in one call, with a TTL of 10 s, and deletes each alone. So the backend notices it when it connects. From
+//! then on it uses one counter per slot and calls for one slot, as in a cluster. The tokens of a guard of several
+//! keys then differ, as in a cluster.
 //!
-//! - An endpoint must reject such a call. A proxy that sends it to the server of its first key, without a
-//!   check, splits the locks among its servers. The backend cannot detect that, and two owners can hold a key.
+//! - An endpoint must reject such a call. A proxy that sends it to the server of its first key, without a check,
+//!   spreads the locks over its servers, and two owners could hold a key. An example is the `redis_proxy` of Envoy
+//!   with several upstream hosts. [`connect`] then fails with [`ConnectError::Refused`]. Use one upstream, or make the
+//!   servers a cluster and use `redis+cluster://`.
+//! - If a later connection finds such a proxy, grants are rejected as *misconfigured*, and one line is logged. Held
+//!   locks are still renewed and released. A connection that is opened once a second looks whether it is over.
 //! - `?protocol=2` in the URL is for an endpoint without RESP3. There are then no subscriptions, waiters poll at
 //!   intervals of up to 100 ms, and a busy lock goes to another process at each end of its hand-off time. With
 //!   [`notify`], waiters subscribe at another address.
@@ -75,7 +80,7 @@
 //! - [`min_replicas`] requires an endpoint that passes `WAIT` on to the server of the lock.
 //!
 //! [`connect`]: crate::backend::redis::RedisBackendBuilder::connect
-//! [`connect_lazy`]: crate::backend::redis::RedisBackendBuilder::connect_lazy
+//! [`ConnectError::Refused`]: crate::ConnectError::Refused
 //! [`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas
 //! [`quarantine`]: crate::backend::redis::RedisBackendBuilder::quarantine
 //! [`notify`]: crate::backend::redis::RedisBackendBuilder::notify

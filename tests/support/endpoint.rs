@@ -2,6 +2,8 @@
 //!
 //! It speaks RESP2 only and has no subscriptions. It sends each command to the primary of its slot, and
 //! replies `CROSSSLOT` to a script over several slots. Clients receive no node addresses.
+//!
+//! A spreading one sends each command to the server of its first key instead, without a check.
 
 use std::io;
 use std::sync::Arc;
@@ -16,13 +18,14 @@ use redis::{Client, Cmd, Value};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinHandle;
 
 use super::cluster::Cluster;
+use super::redis_server::RedisServer;
 
 const SLOTS: usize = 16_384;
-const PRIMARIES: usize = 3;
 /// The checksum of slots, as in the cluster specification.
 static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
@@ -36,6 +39,13 @@ pub(crate) struct Endpoint {
 struct Shared {
     /// The primaries, in the order of their slots.
     ports: Vec<u16>,
+    /// `true` if scripts over several slots are rejected.
+    checks: bool,
+    /// `true` if the first server gets all commands.
+    gathers: AtomicBool,
+    /// `true` if all scripts are rejected.
+    loads: AtomicBool,
+    cut: Notify,
     /// `true` if every new connection is closed at once.
     closed: AtomicBool,
     rejected: AtomicU64,
@@ -44,10 +54,24 @@ struct Shared {
 
 impl Endpoint {
     pub(crate) async fn start(cluster: &Cluster) -> Self {
+        let primaries = &cluster.nodes()[..3];
+        Self::start_before(primaries, true).await
+    }
+
+    /// Starts a spreading endpoint in front of independent servers.
+    pub(crate) async fn start_spreading(servers: &[RedisServer]) -> Self {
+        Self::start_before(servers, false).await
+    }
+
+    async fn start_before(servers: &[RedisServer], checks: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("its number").port();
         let shared = Arc::new(Shared {
-            ports: (0..PRIMARIES).map(|it| cluster.node(it).port()).collect(),
+            ports: servers.iter().map(RedisServer::port).collect(),
+            checks,
+            gathers: AtomicBool::new(false),
+            loads: AtomicBool::new(false),
+            cut: Notify::new(),
             closed: AtomicBool::new(false),
             rejected: AtomicU64::new(0),
             scripts: AtomicU64::new(0),
@@ -57,7 +81,12 @@ impl Endpoint {
             while let Ok((client, _)) = listener.accept().await {
                 if !of_all.closed.load(Ordering::SeqCst) {
                     let shared = Arc::clone(&of_all);
-                    drop(tokio::spawn(async move { shared.serve(client).await }));
+                    drop(tokio::spawn(async move {
+                        tokio::select! {
+                            served = shared.serve(client) => drop(served),
+                            () = shared.cut.notified() => {}
+                        }
+                    }));
                 }
             }
         });
@@ -80,6 +109,21 @@ impl Endpoint {
     /// Sets whether new connections are closed at once.
     pub(crate) fn close(&self, closed: bool) {
         self.shared.closed.store(closed, Ordering::SeqCst);
+    }
+
+    /// Sets whether the first server gets all commands.
+    pub(crate) fn gather(&self, gathers: bool) {
+        self.shared.gathers.store(gathers, Ordering::SeqCst);
+    }
+
+    /// Sets whether the servers load their data.
+    pub(crate) fn load(&self, loads: bool) {
+        self.shared.loads.store(loads, Ordering::SeqCst);
+    }
+
+    /// Closes all connections.
+    pub(crate) fn cut(&self) {
+        self.shared.cut.notify_waiters();
     }
 
     /// Returns the number of scripts that spanned several slots.
@@ -146,6 +190,9 @@ impl Shared {
     ) -> io::Result<Value> {
         let name = String::from_utf8_lossy(&words[0]).to_ascii_uppercase();
         let keys = match name.as_str() {
+            "EVAL" | "EVALSHA" if self.loads.load(Ordering::SeqCst) => {
+                return Ok(error("LOADING Redis is loading the dataset in memory"));
+            }
             "EVAL" | "EVALSHA" => {
                 self.scripts.fetch_add(1, Ordering::SeqCst);
                 let count: usize = text(&words[2]).parse().expect("a number of keys");
@@ -157,14 +204,18 @@ impl Shared {
         };
         let mut slots: Vec<_> = keys.iter().map(|key| slot_of(key)).collect();
         slots.dedup();
-        if slots.len() > 1 {
+        if self.checks && slots.len() > 1 {
             self.rejected.fetch_add(1, Ordering::SeqCst);
             let said = "CROSSSLOT Keys in request don't hash to the same slot";
             return Ok(error(said));
         }
-        let first = |primary: &usize| primary * SLOTS / PRIMARIES;
-        let slot = slots.first().copied().unwrap_or(0);
-        let primary = (0..PRIMARIES).rfind(|primary| first(primary) <= slot);
+        let count = primaries.len();
+        let first = |primary: &usize| primary * SLOTS / count;
+        let slot = match self.gathers.load(Ordering::SeqCst) {
+            true => 0,
+            false => slots.first().copied().unwrap_or(0),
+        };
+        let primary = (0..count).rfind(|primary| first(primary) <= slot);
         let mut command = Cmd::new();
         words.iter().for_each(|word| {
             command.arg(word);

@@ -240,7 +240,8 @@ impl RedisBackendBuilder {
     /// - [`ConnectError::Unreachable`]: no connection opened within the [connect timeout](Self::connect_timeout), or no
     ///   reply to a command arrived within the [response timeout](Self::response_timeout).
     /// - [`ConnectError::Refused`]: the password is wrong, the ACL lacks a permission, client and server do not trust
-    ///   each other's certificates, or the server [lacks](crate::guide::redis#servers-and-proxies) what the scripts need.
+    ///   each other's certificates, the server [lacks](crate::guide::redis#servers-and-proxies) what the scripts need, or a
+    ///   proxy [spreads keys over several servers](crate::guide::cluster#one-endpoint-for-several-servers).
     ///
     /// A server that cannot grant locks at the moment (memory full, still loading) is a
     /// [warning](RedisBackend::warnings).
@@ -309,6 +310,7 @@ impl RedisBackendBuilder {
                 connections,
                 min_replicas: self.min_replicas,
                 network: Arc::clone(&network),
+                probed: None,
             },
             names: names.clone(),
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join, join_all, join4, try_join, try_join_all};
+use futures_util::future::{BoxFuture, join, join_all, join3, try_join, try_join_all};
 use futures_util::{FutureExt as _, TryFutureExt as _};
 use redis::Value;
 use uuid::Uuid;
@@ -64,24 +64,23 @@ async fn test_commands(
     mut route: Route,
 ) -> Result<Vec<String>, ConnectError> {
     let failed = |error: BackendError| connect_error(node.address(), error);
-    try_join_all(node.connections.iter().map(Connection::await_link))
-        .await
-        .map_err(failed)?;
+    try_join_all(node.connections.iter().map(|connection| async move {
+        let link = connection.await_link().await?;
+        connection.granting(link).await
+    }))
+    .await
+    .map_err(failed)?;
 
+    // The connections have found whether the server is sharded.
+    if let Some(found) = inner.topology.route_at(node, key) {
+        route = found;
+    }
     let connection = &node.connections[0];
     let calls = &*inner.calls;
     // Unlike `INFO`, `HELLO` reports the role without a permission.
     let hello = redis::cmd("HELLO");
-    // Before the first counter, which a sharded server has for each slot.
-    let found = async {
-        match inner.topology.is_cluster() {
-            true => Ok(()),
-            false => calls.find_shards(&route).await,
-        }
-    };
-    let (hello, found, are_queues_denied, eviction) = join4(
+    let (hello, are_queues_denied, eviction) = join3(
         connection.query(&hello, Resend::Repeatable),
-        found,
         calls.are_queues_denied(calls.at(&route, key)),
         eviction(connection),
     )
@@ -103,12 +102,8 @@ async fn test_commands(
         ));
     }
 
-    if let Some(found) = inner.topology.route_at(node, key) {
-        route = found;
-    }
     let at = calls.at(&route, key);
     let tried = async {
-        found?;
         let left = prepare(calls, inner.topology.counters(node)).await?;
         let outcome = try_all(inner, node, at).await;
         if calls.names.of_redisson {

@@ -4,3 +4,4 @@ mod distance;
 mod foreign;
 mod idle;
 mod reach;
+mod spread;

@@ -31,36 +31,13 @@ use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
 use super::script::Script;
 use super::send::{call, call_with};
-use crate::LockKey;
 use crate::backend::redis::connection::{Request, Resend::Repeatable, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, LeaseId, Mode, Release, Released,
 };
 
-/// The names of a call over several slots. A server with two shards has all of them at one of the two with a
-/// probability of 1 in 32,768.
-const SPANNED: u32 = 16;
-
 impl Calls {
-    /// Finds out whether the server rejects calls over several slots.
-    pub(crate) async fn find_shards(&self, route: &Route) -> Result<(), BackendError> {
-        let keys = (0..SPANNED).map(|n| LockKey::from_parts(["self-test", &n.to_string()]));
-        let keys: Vec<_> = keys.collect();
-        let script = &self.scripts.span;
-        let mut command = script.evalsha(keys.len(), 0, 1_024);
-        for key in &keys {
-            command.arg(self.names.body(key));
-        }
-        match call(script, route, &command).await {
-            Err(CommandError::Scattered(_)) => {
-                route.mark_sharded();
-                Ok(())
-            }
-            outcome => outcome.map(drop).map_err(Into::into),
-        }
-    }
-
     /// Acquires as [`acquire`](Self::acquire), with one call per key. `period` is the length of a quarantine
     /// in milliseconds, 0 for a self-test.
     pub(super) async fn acquire_scattered(

@@ -11,6 +11,9 @@ use crate::backend::redis::notify::Publish;
 /// The most keys of one call: Redis executes nothing else during a script.
 pub(crate) const MAX_BATCH: usize = 100;
 
+/// A call over several slots, which is sent with its source.
+pub(crate) const SPAN: &str = include_str!("lua/span.lua");
+
 pub(crate) struct Script {
     name: &'static str,
     source: String,
@@ -97,8 +100,6 @@ pub(crate) struct Scripts {
     pub(super) acquire_body: Script,
     /// The counter of such an acquire.
     pub(super) counter: Script,
-    /// A call over several slots.
-    pub(super) span: Script,
     pub(super) vote: Script,
     pub(super) vote_shared: Script,
     pub(super) renew: Script,
@@ -240,7 +241,6 @@ impl Scripts {
                 Repeatable,
                 &[fence, STARTED, include_str!("lua/counter.lua")],
             ),
-            span: Script::new("span", Repeatable, &[include_str!("lua/span.lua")]),
             vote: Script::new("vote", Repeatable, vote),
             vote_shared: Script::new("vote_shared", Repeatable, &vote_shared),
             quarantine,

@@ -19,8 +19,11 @@ use super::link::{Link, ROLE};
 use super::network::{Network, within};
 use super::pools::{Pools, checkout, drop_idle};
 use super::server::{Locate, Target};
+use super::spread::Spread;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, check, entry, not_connected, not_dialed, unavailable};
+use crate::backend::redis::command::{
+    Cause, Names, check, entry, not_connected, not_dialed, unavailable,
+};
 use crate::task::with_caller_logs;
 
 /// The most links per connection: one that hangs, whose commands may still take effect, and its replacement.
@@ -47,15 +50,18 @@ pub(crate) struct Connector {
     /// The name for errors and logs.
     pub(crate) address: String,
     pub(crate) network: Arc<Network>,
+    pub(crate) spread: Spread,
 }
 
 impl Connector {
-    /// `connections` share the links. `checked_out` connections are open besides them.
+    /// `connections` share the links. `checked_out` connections are open besides them. `probed` are the names of the
+    /// keys that probe a server.
     pub(crate) fn new(
         origin: Origin,
         connections: usize,
         checked_out: usize,
         network: Arc<Network>,
+        probed: Option<Names>,
     ) -> Self {
         let address = match &origin {
             Origin::Given(_) => "the given pool",
@@ -71,6 +77,7 @@ impl Connector {
             )),
             links: Arc::new(Semaphore::new(LINKS * connections)),
             network,
+            spread: Spread::new(probed),
         }
     }
 
@@ -98,7 +105,7 @@ impl Connector {
         let link = async {
             let permit = Arc::clone(&self.links).acquire_owned().await;
             let permit = permit.map_err(unavailable)?;
-            let (connection, address, ended, visit) = match &self.origin {
+            let (mut connection, address, ended, visit) = match &self.origin {
                 Origin::Given(pool) => {
                     let visit = admitted(&self.given, again).await?;
                     if let Some(wrong_at) = visit.wrong_at() {
@@ -121,6 +128,7 @@ impl Connector {
                     open_at(&**server, again, open).await?
                 }
             };
+            self.spread.probe(&mut connection).await?;
             Ok(Link::new(connection, address, visit, ended, permit))
         };
         // The program's pool may have no timeouts.

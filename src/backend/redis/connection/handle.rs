@@ -132,7 +132,7 @@ impl Connection {
     ) -> Result<Reply, CommandError> {
         let (mut resent, mut rejected) = (false, None);
         loop {
-            let link = match self.sound_link() {
+            let mut link = match self.sound_link() {
                 Some(link) => link,
                 None => match self.await_link().await {
                     Ok(link) => link,
@@ -142,6 +142,12 @@ impl Connection {
                     }
                 },
             };
+            if request.undo.is_some() && self.connector.spread.found().is_some() {
+                match Box::pin(self.granting(link)).await {
+                    Ok(granting) => link = granting,
+                    Err(error) => return Err(CommandError::Refused(error).after(resent)),
+                }
+            }
             let span = CallSpan::begin(request, &link.address);
             // Pinned where it is made: each wrapper would move it.
             let reply = pin!(link.send(request.command, request.behind(asking)));

@@ -9,6 +9,7 @@
 //! | `link` | one multiplexed connection |
 //! | `handle`, `state`, `connecting` | the current link for commands, and its replacement |
 //! | `replied` | what follows a reply |
+//! | `spread`, `granting` | whether the address is several servers, and what that means for grants |
 //! | `unanswered` | what follows a command without a reply |
 //! | `request` | a command, its undo and its reply |
 //! | `network` | the settings that all connections share |
@@ -27,6 +28,7 @@ mod backoff;
 mod call_span;
 mod connecting;
 mod dial;
+mod granting;
 mod handle;
 mod link;
 mod network;
@@ -35,6 +37,7 @@ mod pools;
 mod replied;
 mod request;
 mod server;
+mod spread;
 mod state;
 mod unanswered;
 

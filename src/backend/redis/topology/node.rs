@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use super::publishing::Publishing;
 use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
+use crate::backend::redis::command::Names;
 use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage};
 use crate::backend::redis::notify::Notifier;
 use crate::observe::Part;
@@ -17,13 +18,16 @@ pub(crate) struct NodeSettings {
     pub(crate) connections: usize,
     pub(crate) min_replicas: Option<MinReplicas>,
     pub(crate) network: Arc<Network>,
+    /// The names of the keys that probe whether the server is one. `None` in a cluster.
+    pub(crate) probed: Option<Names>,
 }
 
 impl NodeSettings {
     pub(crate) fn connector(&self, origin: Origin) -> Connector {
         let checked_out = self.min_replicas.map_or(0, |_| Replicas::CONNECTIONS);
         let network = Arc::clone(&self.network);
-        Connector::new(origin, self.connections, checked_out, network)
+        let probed = self.probed.clone();
+        Connector::new(origin, self.connections, checked_out, network, probed)
     }
 }
 
@@ -40,9 +44,6 @@ pub(crate) struct Node {
     pub(crate) notifier: Notifier,
     /// A task inspects the counters of all slots.
     pub(crate) preparing: AtomicBool,
-    /// The server has the keys at several servers by slot, and rejects calls over several slots. Always unset
-    /// in a cluster, whose nodes are known.
-    pub(crate) is_sharded: AtomicBool,
 }
 
 impl Node {
@@ -73,12 +74,15 @@ impl Node {
             publishing,
             notifier,
             preparing: AtomicBool::new(false),
-            is_sharded: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn address(&self) -> &str {
         self.connections[0].address()
+    }
+
+    pub(crate) fn is_sharded(&self) -> &AtomicBool {
+        &self.connections[0].connector().spread.is_sharded
     }
 
     /// Returns the index of a key's connection. It never changes, so that a release cannot overtake its

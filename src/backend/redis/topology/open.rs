@@ -140,7 +140,12 @@ fn single(
     });
     let network = Arc::clone(&settings.network);
     let notifier = Notifier::new(network, endpoint, PubSub::kinds(publish));
-    let node = Node::new(settings, origin, notifier);
+    let probed = Some(names.clone());
+    let settings = NodeSettings {
+        probed,
+        ..settings.clone()
+    };
+    let node = Node::new(&settings, origin, notifier);
     let address = node.address().to_owned();
     (Box::new(Single::new(node, names)), address, publish)
 }

@@ -2,9 +2,9 @@
 //!
 //! A proxy or an endpoint of a managed service may look like one server, and have the keys at several ones by
 //! slot. It rejects calls over several slots, as a node of a cluster does, but names no nodes. Such a server
-//! gets the calls and the fencing counters of a cluster: one slot per call, one counter per slot. The self-test
-//! finds out, or the first acquire if the server was unreachable then. All processes must agree, or the tokens
-//! of a key would come from two counters. Hence the self-test uses keys of many slots.
+//! gets the calls and the fencing counters of a cluster: one slot per call, one counter per slot. The probe of a new
+//! connection finds out, or the first acquire if the server rejected the probe. All processes must agree, or the tokens
+//! of a key would come from two counters. Hence the probe uses keys of many slots.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ impl Single {
     }
 
     fn is_sharded(&self) -> bool {
-        self.node.is_sharded.load(Ordering::Relaxed)
+        self.node.is_sharded().load(Ordering::Relaxed)
     }
 }
 

@@ -107,17 +107,37 @@ async fn several_keys_at_sharded_endpoint_are_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lazy_connect_finds_shards_at_first_acquire() {
+async fn lazy_connect_finds_shards_at_first_link() {
+    let cluster = Cluster::start();
+    let endpoint = Endpoint::start(&cluster).await;
+    endpoint.close(true);
+    let builder = RedisBackend::builder(endpoint.url());
+    let locks = LockManager::builder(builder.connect_lazy().await.unwrap());
+    let locks = locks.build().unwrap();
+    endpoint.close(false);
+    drop(locks.acquire("k").await.unwrap());
+    assert_eq!(endpoint.rejected(), 1);
+    assert!(!counters(&cluster).contains(&"lock:{fencing-token}%".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rejected_probe_finds_shards_at_first_acquire() {
     let cluster = Cluster::start();
     let endpoint = Endpoint::start(&cluster).await;
     endpoint.close(true);
     let builder = RedisBackend::builder(endpoint.url());
     let backend = builder.connect_lazy().await.unwrap();
     assert_eq!(backend.warnings().len(), 1, "{:?}", backend.warnings());
+    endpoint.load(true);
     endpoint.close(false);
-    while backend.inspect(&LockKey::new("k")).await.is_err() {
+    loop {
+        let error = backend.inspect(&LockKey::new("k")).await.unwrap_err();
+        if format!("{error:?}").contains("loading the dataset") {
+            break;
+        }
         sleep(10 * MS).await;
     }
+    endpoint.load(false);
     assert_eq!(endpoint.rejected(), 0);
     // The second one is sent while the first one is in flight, by the task for shared calls.
     let requests = ["a", "b"].map(|key| {

@@ -38,6 +38,11 @@ pub(crate) enum Cause {
     OtherCluster,
     #[error("hosts of the URL belong to several clusters")]
     SeveralClusters,
+    #[error(
+        "address leads to several servers, which have {0} of {1} keys of one call: use one upstream, or \
+        `redis+cluster` with the servers as a cluster"
+    )]
+    Spread(u8, u8),
     #[error("key holds a hash without a TTL")]
     NoTtl,
     #[error("user may not read the holder: the permission `+hgetall` is missing")]

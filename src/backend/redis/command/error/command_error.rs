@@ -145,7 +145,9 @@ const FOR_ALL_KEYS: [&str; 10] = [
 
 /// Returns `true` if the server would reject the same command for any key, and not only for the one that it named.
 pub(crate) fn concerns_all_keys(error: &BackendError) -> bool {
-    if let Some(Cause::Quarantine(_) | Cause::TooFewReplicas { .. }) = Cause::behind(error) {
+    if let Some(Cause::Quarantine(_) | Cause::TooFewReplicas { .. } | Cause::Spread(..)) =
+        Cause::behind(error)
+    {
         return true;
     }
     let Some(error) = server_error(error) else {

@@ -217,6 +217,8 @@ impl Replicas {
         // apply here as well.
         let shared = connection.await_checked_link().await;
         let shared = shared.map_err(CommandError::Unsent)?;
+        let shared = connection.granting(shared).await;
+        let shared = shared.map_err(CommandError::Refused)?;
         let limit = connection.network().connect_timeout;
         let deadline = Instant::now() + limit;
         let permit = Arc::clone(&self.connections).acquire_owned();

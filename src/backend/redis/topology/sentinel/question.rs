@@ -20,7 +20,7 @@ pub(super) struct Sentinel {
 
 impl Sentinel {
     pub(super) fn new(target: Target, network: Arc<Network>) -> Self {
-        let connector = Connector::new(Origin::Server(Arc::new(target)), 1, 0, network);
+        let connector = Connector::new(Origin::Server(Arc::new(target)), 1, 0, network, None);
         Self {
             connection: Arc::new(Connection::quiet(Arc::new(connector))),
             asked: Mutex::default(),
