@@ -106,6 +106,9 @@ impl RedisBackend {
     /// the pool determines the TCP settings. The server of a pool is unknown: set
     /// [`notify`](RedisBackendBuilder::notify) to subscribe to releases. The end of an idle connection is
     /// noticed at its next command, as it is for a URL with `?protocol=2`.
+    ///
+    /// Each connection first selects the database of the pool's configuration, because the program may have
+    /// selected another one. A hook of the pool cannot change the database of the locks.
     pub fn from_pool(pool: Pool) -> RedisBackendBuilder {
         RedisBackendBuilder::from_pool(pool)
     }

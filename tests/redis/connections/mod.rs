@@ -3,5 +3,6 @@
 mod distance;
 mod foreign;
 mod idle;
+mod pooled;
 mod reach;
 mod spread;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::{Connection as Pooled, Pool};
-use redis::aio::MultiplexedConnection;
-use redis::{Client, ProtocolVersion, PushInfo, PushKind};
+use redis::aio::{ConnectionLike as _, MultiplexedConnection};
+use redis::{Client, ProtocolVersion, PushInfo, PushKind, Value};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
@@ -189,7 +189,11 @@ impl Connector {
             let pooled = async {
                 let visit = at.admit().await?;
                 let pooled = match given {
-                    Some(pool) => checkout(&pool).await?,
+                    Some(pool) => {
+                        let mut pooled = checkout(&pool).await?;
+                        select(&mut pooled).await?;
+                        pooled
+                    }
                     // The pool of `shared`: a request to the sentinels for each grant would be too many.
                     None => pools.checkout(&address).await?,
                 };
@@ -313,7 +317,22 @@ async fn dial(
 }
 
 async fn taken(pool: &Pool) -> Result<MultiplexedConnection, BackendError> {
-    Ok(Pooled::take(checkout(pool).await?))
+    let mut connection = Pooled::take(checkout(pool).await?);
+    select(&mut connection).await?;
+    Ok(connection)
+}
+
+/// Selects the database of the pool's configuration: the program may have selected another one, and the pool
+/// does not reset it.
+async fn select(connection: &mut MultiplexedConnection) -> Result<(), BackendError> {
+    let mut select = redis::cmd("SELECT");
+    select.arg(connection.get_db());
+    let reply = connection.send_packed_command(&select).await;
+    match reply.map_err(not_connected)? {
+        // Where the command is denied or unknown, the program has not selected another one either.
+        Value::ServerError(error) if matches!(error.code(), "ERR" | "NOPERM") => Ok(()),
+        reply => Ok(check(reply).map(drop)?),
+    }
 }
 
 /// Disables the response timeout of a connection. The timers of this crate keep the connection, and
