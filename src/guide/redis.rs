@@ -127,7 +127,7 @@
 //!
 //! - a cluster, at each of its nodes: `+cluster|slots +asking +spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub`,
 //! - `min_replicas`: `+wait +unwatch`,
-//! - shared locks and permits: `+hget +hkeys +hvals`,
+//! - shared locks and permits: `+hget +hgetall`,
 //! - a database in the URL: `+select`,
 //! - a `quarantine`: `+set +info`,
 //! - the nodes of a `Quorum`: `+get +set`,

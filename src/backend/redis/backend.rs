@@ -54,7 +54,7 @@ use crate::backend::{
 ///
 /// In a cluster, at each of its nodes, also `+cluster|slots +asking +spublish +ssubscribe
 /// +sunsubscribe +pubsub|shardnumsub`; with [`min_replicas`](RedisBackendBuilder::min_replicas) also
-/// `+wait +unwatch`; for shared locks and permits `+hget +hkeys +hvals`; with a
+/// `+wait +unwatch`; for shared locks and permits `+hget +hgetall`; with a
 /// [`quarantine`](RedisBackendBuilder::quarantine) also `+set +info`, and at the nodes of a [`Quorum`](crate::Quorum) `+get +set`. With `+hgetall`, [`inspect`](Backend::inspect) also returns
 /// the holder of a held lock. [`force_release`](Backend::force_release) requires `+hgetall` to compare the
 /// holder. With `+info`, [`warnings`](Self::warnings) report an eviction policy. A database

@@ -35,7 +35,7 @@ fn all_rules() -> String {
 }
 
 /// The commands that name a key or a channel.
-const WITH_NAMES: [&str; 28] = [
+const WITH_NAMES: [&str; 26] = [
     "get KEY",
     "incrby KEY 1",
     "set KEY v",
@@ -46,8 +46,6 @@ const WITH_NAMES: [&str; 28] = [
     "hlen KEY",
     "hexists KEY f",
     "hget KEY f",
-    "hkeys KEY",
-    "hvals KEY",
     "hgetall KEY",
     "pttl KEY",
     "pexpire KEY 1",

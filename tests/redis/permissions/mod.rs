@@ -39,7 +39,7 @@ const WITH_VOTES: &str = "+get +set";
 const WITH_QUARANTINE: &str = "+set +info";
 
 /// The additional rules for shared locks.
-const WITH_SHARED: &str = "+hget +hkeys +hvals";
+const WITH_SHARED: &str = "+hget +hgetall";
 
 /// The additional rule for a forced release.
 const WITH_FORCE: &str = "+hgetall";

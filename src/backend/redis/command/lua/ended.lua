@@ -36,20 +36,20 @@ local function ended(body, lease)
     return tonumber(at) > now and KEPT or 0
   end
   -- The field 'next' of permits is not later than their deadlines.
-  local values, has_expired = redis.call('hvals', body), false
-  for _, other in ipairs(values) do
-    local till = tonumber(other) or now + 1
-    has_expired = has_expired or till <= now
-    latest = math.max(latest, tonumber(other) or 0)
+  local fields, has_expired = redis.call('hgetall', body), false
+  for i = 2, #fields, 2 do
+    local till = tonumber(fields[i])
+    has_expired = has_expired or till and till <= now
+    latest = math.max(latest, till or 0)
   end
   if latest <= now then
     redis.call('del', body)
     return 1
   end
   -- A key that always has readers would keep the field of each one that crashed. `full` does this for permits.
-  for i, other in ipairs(has_expired and not is_permit and redis.call('hkeys', body) or {}) do
-    if (tonumber(values[i]) or now + 1) <= now then
-      redis.call('hdel', body, other)
+  for i = 2, has_expired and not is_permit and #fields or 0, 2 do
+    if (tonumber(fields[i]) or now + 1) <= now then
+      redis.call('hdel', body, fields[i - 1])
     end
   end
   redis.call('pexpire', body, latest - now)

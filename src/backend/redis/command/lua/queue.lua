@@ -186,12 +186,12 @@ local function full(body, most, now)
   if next > now then
     return next - now
   end
-  -- In one order, and without the permission to read a whole hash.
-  local names, values, count = redis.call('hkeys', body), redis.call('hvals', body), 0
+  local fields, count = redis.call('hgetall', body), 0
   next = nil
-  for i, name in ipairs(names) do
+  for i = 1, #fields, 2 do
+    local name = fields[i]
     if is_permit(name) then
-      local at = tonumber(values[i])
+      local at = tonumber(fields[i + 1])
       if at <= now then
         redis.call('hdel', body, name)
       else
@@ -253,8 +253,7 @@ local function hold(body, name, ttl, now)
   local text = string.format('%.0f', till)
   if left == -2 then
     -- The first lease tries the reads that its renewal and its release need: if they are denied, it is not granted.
-    redis.call('hvals', body)
-    redis.call('hkeys', body)
+    redis.call('hgetall', body)
     return hold_free(body, name, ttl, text)
   end
   if mode == 'permits' then

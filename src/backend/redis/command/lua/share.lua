@@ -40,8 +40,7 @@ if free > 0 then
       if not tried then
         -- The reads that renewals and releases need: if they are denied, no lease is granted.
         redis.call('hget', body, name)
-        redis.call('hkeys', body)
-        redis.call('hvals', body)
+        redis.call('hgetall', body)
         tried = true
       end
       if ttl ~= ARGV[4 * i - 1] then
