@@ -79,6 +79,23 @@
 //! - Without `?protocol=2`, [`connect`] fails if the endpoint rejects `HELLO 3` or `SUBSCRIBE`.
 //! - [`min_replicas`] requires an endpoint that passes `WAIT` on to the server of the lock.
 //!
+//! # An endpoint that moves
+//!
+//! A virtual address, a service name or a load balancer may lead to another server after a failover, while open
+//! connections stay at the former one. That server rejects the next script (`READONLY`, `MASTERDOWN`, or a redirection
+//! to the address that was asked). For one server, a pool, a cluster and a primary that sentinels name:
+//!
+//! - The connection that received the reply takes no new command, and closes after those in flight. The command is sent
+//!   once more over a new connection.
+//! - Before their next command, the other connections to the address ask for the role in the same write. If the server
+//!   is a replica, its reply to the command is ignored. Subscriptions are checked when a new connection is open.
+//! - Idle connections for [`min_replicas`] close, and so do those of a
+//!   [pool](crate::RedisBackend::from_pool) of the program.
+//! - While an address leads to a wrong server, a process opens at most 10 connections to it within 3 s. Acquires wait,
+//!   or end as *unavailable*, and are served within about 0.5 s after it leads to the primary.
+//!
+//! `LOADING`, `TRYAGAIN`, `CLUSTERDOWN` and redirections to another address keep the connection.
+//!
 //! [`connect`]: crate::backend::redis::RedisBackendBuilder::connect
 //! [`ConnectError::Refused`]: crate::ConnectError::Refused
 //! [`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas

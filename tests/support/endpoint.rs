@@ -245,7 +245,9 @@ fn error(said: &str) -> Value {
 }
 
 /// Returns the arguments of the next command, or `None` at the end.
-async fn command(client: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<Vec<u8>>>> {
+pub(super) async fn command(
+    client: &mut BufReader<OwnedReadHalf>,
+) -> io::Result<Option<Vec<Vec<u8>>>> {
     let mut line = String::new();
     let mut number = async |client: &mut BufReader<OwnedReadHalf>| {
         line.clear();
@@ -267,7 +269,7 @@ async fn command(client: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec
     Ok(Some(words))
 }
 
-fn encode(value: &Value, out: &mut Vec<u8>) {
+pub(super) fn encode(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Nil => out.extend(b"$-1\r\n"),
         Value::Int(number) => out.extend(format!(":{number}\r\n").bytes()),

@@ -13,6 +13,8 @@ pub(crate) mod engine;
 pub(crate) mod errors;
 pub(crate) mod example;
 pub(crate) mod exports;
+#[cfg(feature = "redis")]
+pub(crate) mod forger;
 pub(crate) mod log;
 pub(crate) mod other_runtime;
 pub(crate) mod panics;

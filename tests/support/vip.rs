@@ -67,15 +67,20 @@ impl Vip {
     /// Returns the most connections that clients opened within `window` since `start`.
     pub(crate) fn most_accepted(&self, start: Instant, window: Duration) -> usize {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        let times: Vec<_> = accepted.iter().filter(|at| **at >= start).collect();
-        let within = |from: &Instant| {
-            times
-                .iter()
-                .filter(|at| ***at >= *from && ***at - *from < window)
-                .count()
-        };
-        times.iter().map(|from| within(from)).max().unwrap_or(0)
+        most_within(&accepted, start, window)
     }
+}
+
+/// Returns the most of these times since `start` that are within `window`.
+pub(crate) fn most_within(times: &[Instant], start: Instant, window: Duration) -> usize {
+    let since: Vec<_> = times.iter().filter(|at| **at >= start).collect();
+    let within = |from: Instant| {
+        let times = since.iter();
+        times
+            .filter(|at| ***at >= from && ***at - from < window)
+            .count()
+    };
+    since.iter().map(|from| within(**from)).max().unwrap_or(0)
 }
 
 impl Drop for Vip {

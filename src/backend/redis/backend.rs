@@ -109,6 +109,10 @@ impl RedisBackend {
     ///
     /// Each connection first selects the database of the pool's configuration, because the program may have
     /// selected another one. A hook of the pool cannot change the database of the locks.
+    ///
+    /// If a connection leads to a server that is no primary, as after a failover behind the pool's address, or none
+    /// can be taken within the connect timeout, the backend closes the older idle connections of the pool, which may
+    /// lead to the same server. Connections that the program uses stay, and so do those opened since.
     pub fn from_pool(pool: Pool) -> RedisBackendBuilder {
         RedisBackendBuilder::from_pool(pool)
     }

@@ -1,5 +1,7 @@
 //! Endpoints that lead to another server than before, while open connections stay at the former one.
 
 mod cluster;
+mod forged;
 mod primary;
+mod stale;
 mod support;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{LockGuard, LockManager, RedisBackend};
 
-use crate::support::engine::{MS, SECOND, by, manager_from};
+use crate::support::engine::{SECOND, by, manager_from};
 use crate::support::patience::until;
 use crate::support::redis_server::RedisServer;
 use crate::support::vip::Vip;
@@ -124,7 +124,7 @@ pub(super) enum Place {
 }
 
 pub(super) fn acknowledged(builder: RedisBackendBuilder) -> RedisBackendBuilder {
-    builder.min_replicas(NonZeroUsize::MIN, 500 * MS)
+    builder.min_replicas(NonZeroUsize::MIN, 5 * SECOND)
 }
 
 /// A manager with a held lock and open connections.
