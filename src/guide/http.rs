@@ -172,7 +172,7 @@
 //! `.with_state(locks)`. [`Locked`](crate::Locked#a-state-with-other-values) shows a state with other values.
 //!
 //! The documentation of [`LockLayer`](crate::LockLayer#where-to-put-it) states where to put the layer among
-//! authentication, timeouts and limits.
+//! authentication, timeouts, limits, decompression, gRPC-Web and a store of idempotent responses.
 //!
 //! # When the lock is released
 //!
@@ -187,6 +187,14 @@
 //! | the handler panics, or an outer timeout ends it | the same |
 //! | the connection is upgraded (101), or the request is `HEAD` | the lock is released at the head |
 //! | the lock is lost | the handler is dropped, and the client receives 500 `lock-lost` |
+//!
+//! A proxy in front of the service can hide that its client has disconnected. HAProxy continues such a request, and the
+//! handler runs for no client, unless `option abortonclose` is set. nginx closes the connection to the service by
+//! default (`proxy_ignore_client_abort off`).
+//!
+//! A request that waits keeps a stream of its HTTP/2 connection:
+//! [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) states which settings leave streams for other
+//! keys.
 //!
 //! A response over HTTP/1.0 without a length cannot show that it was cut short. There, a body that ends with an error
 //! looks complete.

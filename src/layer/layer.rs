@@ -70,7 +70,17 @@ use crate::LockManager;
 /// - *Timeouts outside of it, and longer than [`wait`](Self::wait).* A busy resource is then 409 and not 408, and a
 ///   handler that takes too long is dropped before its lock is released. A timeout inside covers the handler only.
 /// - *Concurrency limits* count requests that wait for a lock, outside of the layer and inside. A limit directly
-///   inside keeps a place for each of them, and the layer is not ready while it has none.
+///   inside keeps a place for each of them, and the layer is not ready while it has none. `LoadShed` and `Buffer` inside
+///   decide before the wait. Waiting requests fill a `Buffer`. `LoadShed` rejects a request by the load at its arrival,
+///   also if the service is idle after the wait. Put them outside.
+/// - *A store of idempotent responses inside of it.* Outside, it is read before the wait. Two concurrent requests with one
+///   idempotency key both miss the response, and the handler runs for each of them. Inside, the second request finds it.
+/// - *Decompression of requests outside of `read_body_first`.* Behind `RequestDecompressionLayer`, the limit counts the
+///   bytes that the handler reads. In front of it, the limit counts compressed bytes.
+/// - *`GrpcWebLayer` of tonic-web outside of it*, so that it translates rejections. If it is inside, a gRPC-Web client
+///   reads each rejection as `Internal`, "Invalid header bit".
+/// - *The deadline of a gRPC call* (`grpc-timeout`, tonic's `Server::timeout`) ends with the head of the response. A
+///   streaming reply holds its lock after it, for at most [`max_hold`](Self::max_hold).
 ///
 /// # When the lock is released
 ///

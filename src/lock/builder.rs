@@ -60,6 +60,12 @@ impl LockManagerBuilder {
     ///
     /// Further acquires are rejected with [`TooManyWaiters`](crate::ErrorKind::TooManyWaiters): before any command
     /// is sent, but those of permits after their first attempt. Waiters for permits are counted apart. At least 1.
+    ///
+    /// A request that waits keeps a stream of its HTTP/2 connection, of which hyper accepts 200 at a time by default. If
+    /// all requests of a proxy or a gRPC channel share one connection, 200 waiters for one key delay its requests for
+    /// all other keys until one of them ends. A layer sees no connection: set this limit below the number of streams, or
+    /// set hyper's `max_concurrent_streams` above this limit. Its builder of HTTP/2 connections has it, as have
+    /// hyper-util's `auto::Builder::http2` and tonic's `Server`.
     pub fn max_waiters_per_key(mut self, limit: usize) -> Self {
         self.options.max_waiters_per_key = limit;
         self

@@ -27,6 +27,7 @@ mod options;
 mod paths;
 #[cfg(all(unix, feature = "redis"))]
 mod permits;
+mod places;
 mod random;
 mod rejections;
 mod retry_after;
