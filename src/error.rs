@@ -70,13 +70,13 @@ pub enum ErrorKind {
     /// No route of the axum router matches the request of a layer that locks by a path parameter.
     NoRoute,
     /// The body of the request is larger than the limit of
-    /// [`read_body_first`](crate::LockLayer::read_body_first).
+    /// [`read_body_first`](crate::LockLayer::read_body_first), or than that of a layer outside while the request waited.
     BodyTooLarge,
     /// The body of the request was incomplete at the deadline of
     /// [`read_body_first`](crate::LockLayer::read_body_first).
     BodyTimeout,
     /// The body of the request ended with an error before [`read_body_first`](crate::LockLayer::read_body_first)
-    /// had read it. The source is that error.
+    /// had read it, or while the request waited. The source is that error.
     BodyFailed,
     /// An option of the acquire is out of bounds, or a [`downgrade`](crate::LockGuard::downgrade) is not possible; the
     /// source is a [`ConfigError`].

@@ -147,7 +147,7 @@
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
 //! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
 //! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
-//! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] | 413, 408 or 400 | no | `about:blank` |
+//! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] or while the request waits | 413, 408 or 400 | no | `about:blank` |
 //! | the key in the backend holds other data, or the owner holds it in another mode | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |

@@ -1,7 +1,8 @@
 //! The acquire of `Locked`, in the scope of its request.
 
-use std::future::IntoFuture as _;
+use std::future::{Future as _, IntoFuture as _, poll_fn};
 use std::pin::Pin;
+use std::task::{Poll, ready};
 
 use http::Extensions;
 use tokio::time::Instant;
@@ -14,6 +15,8 @@ pub(super) struct Locking {
     locks: LockManager,
     owner: Owner,
     scope: Option<LockScope>,
+    /// Has the body of the request.
+    unread: Option<LockScope>,
 }
 
 impl Locking {
@@ -27,6 +30,7 @@ impl Locking {
             locks,
             owner,
             scope,
+            unread: RequestLocks::unread(extensions),
         }
     }
 
@@ -42,7 +46,14 @@ impl Locking {
             None => self.locks.acquire(keys).owner(self.owner),
         };
         let mut acquire = acquire.into_future();
-        let acquired = Pin::new(&mut acquire).await;
+        let acquired = poll_fn(|cx| {
+            let polled = Pin::new(&mut acquire).poll(cx);
+            let (Some(unread), Some(room)) = (&self.unread, acquire.room()) else {
+                return polled;
+            };
+            Poll::Ready(acquire.fail(ready!(unread.poll_ahead(room, cx))))
+        })
+        .await;
         let mut guard = acquired.map_err(|error| {
             LockRejection::new(error, request_info, Some(since.elapsed()))
                 .with_queue_position(acquire.queue_position())

@@ -18,7 +18,7 @@
 //! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
 //! | [`read_body_first`](crate::LockLayer::read_body_first): the body is larger than its limit | 413 | no | `about:blank` |
 //! | `read_body_first`: the body is incomplete at its deadline | 408 | no | `about:blank` |
-//! | `read_body_first`: the body ends with an error | 400 | no | `about:blank` |
+//! | the body ends with an error, while `read_body_first` reads it or the request waits | 400, or 413 above the limit of a layer outside | no | `about:blank` |
 //! | the key in the backend holds something else, or an owner has a permit and acquires the lock shared, or the reverse | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
@@ -67,6 +67,7 @@
 //! | let clients shorten the wait by `Prefer: wait=N` | [`honor_prefer_wait`](crate::LockLayer::honor_prefer_wait) | off |
 //! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
 //! | read the body before the lock | [`read_body_first`](crate::LockLayer::read_body_first) | the lock is acquired at the head |
+//! | let requests read bodies of any type while they wait | [`read_body_ahead`](crate::LockLayer::read_body_ahead) | bodies of axum |
 //! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
 //! | let GET and HEAD share their locks | [`shared_reads`](crate::LockLayer::shared_reads) | all methods lock exclusively |
 //! | let several requests of one key run at a time | [`permits`](crate::LockLayer::permits), [`permits_with`](crate::LockLayer::permits_with) | one |
@@ -133,6 +134,37 @@
 //! - The keys of a layer come from the client. [`max_waiters`](crate::LockManagerBuilder::max_waiters) bounds the
 //!   requests that wait. A limit of concurrent requests outside of the layer bounds the memory of their bodies.
 //!
+//! # Bodies of requests that wait
+//!
+//! The requests of an HTTP/2 connection share its window: 1 MiB in hyper. Bodies that no handler reads fill it. The holder
+//! of the lock and requests for other keys cannot send their bodies then. Behind a proxy, and in a gRPC channel, these
+//! are requests of many clients. So a request that waits for its lock reads its body, within two bounds:
+//!
+//! | bound | default | setting |
+//! |---|---|---|
+//! | bytes per request | 64 KiB | [`read_ahead`](crate::LockManagerBuilder::read_ahead) |
+//! | bytes of all requests of a manager | 32 MiB | [`max_read_ahead`](crate::LockManagerBuilder::max_read_ahead) |
+//!
+//! - The handler receives these bytes first, and then the rest with its trailers. It does not see where a frame ended.
+//! - A request that does not wait reads nothing. Nor does one with the header `Expect`, because reading asks its client
+//!   for the body.
+//! - A body that fails ends the wait with 400, or with 413 if a layer outside limits its length. A client that
+//!   disconnects with a part of its body unsent leaves the queue.
+//! - A layer reads bodies of axum. For those of hyper, of tonic and of other layers in one `ServiceBuilder`, set
+//!   [`read_body_ahead`](crate::LockLayer::read_body_ahead).
+//! - [`Locked`](crate::Locked) reads them in a [`LockScopeLayer`](crate::LockScopeLayer), which allocates once for each
+//!   request with a body. In a `LockLayer` it does so only if the layer had to wait as well: put a `LockScopeLayer`
+//!   between them.
+//!
+//! Beyond the bounds, the body is not polled until the lock is acquired:
+//!
+//! - The next bytes of *one* such body can fill the window of the connection. The setting `initial_stream_window_size` of
+//!   hyper's server, for instance 64 KiB, bounds them per request. `initial_connection_window_size`, for instance 16 MiB,
+//!   has room for all requests of a connection, of which hyper serves 200 at a time.
+//! - Over HTTP/1.1, the server does not notice that the client disconnects.
+//! - A timeout between frames, such as `RequestBodyTimeoutLayer` of tower-http, counts from the last poll without a
+//!   frame. It includes the time until the handler reads, so it must be longer than the wait.
+//!
 //! # In an existing axum app
 //!
 //! ```
@@ -182,7 +214,7 @@
 //! | end of the request | then |
 //! |---|---|
 //! | the client disconnects while `read_body_first` reads its body | nothing: it is in no queue yet |
-//! | the client disconnects while it waits | it leaves the queue |
+//! | the client disconnects while it waits | it leaves the queue. Over HTTP/1.1, it does not if more of its body than the [bound](#bodies-of-requests-that-wait), or a further request, is unread |
 //! | the client disconnects while the handler runs | the handler is dropped, then the lock is released |
 //! | the handler panics, or an outer timeout ends it | the same |
 //! | the connection is upgraded (101), or the request is `HEAD` | the lock is released at the head |

@@ -4,17 +4,18 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HeaderName, RETRY_AFTER};
+use http::header::{EXPECT, HeaderName, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
+use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
 use super::form::RequestInfo;
 use super::hold::{Hold, Locks};
@@ -56,6 +57,9 @@ pin_project! {
             // clone.
             call: Option<(S, Request<ReqBody>)>,
             request_info: RequestInfo,
+            read_ahead: ReadAhead<ReqBody>,
+            // Opened before the grant if it has the body.
+            watch: Option<Watch>,
         },
         // The order of the fields is the order of their drops. However this request ends, its handler is
         // dropped before the next request acquires the lock.
@@ -100,16 +104,18 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
 
     pub(super) fn waiting(
         acquire: AcquireFuture,
-        service: S,
-        request: Request<ReqBody>,
+        call: (S, Request<ReqBody>),
         request_info: RequestInfo,
         options: Arc<Options>,
+        read_ahead: ReadAhead<ReqBody>,
     ) -> Self {
         let state = State::Waiting {
             acquire,
             since: None,
-            call: Some((service, request)),
+            call: Some(call),
             request_info,
+            read_ahead,
+            watch: None,
         };
         Self { state, options }
     }
@@ -138,14 +144,35 @@ where
                     since,
                     call,
                     request_info,
+                    read_ahead,
+                    watch,
                 } => {
-                    let Poll::Ready(acquired) = Pin::new(&mut *acquire).poll(cx) else {
-                        since.get_or_insert_with(Instant::now);
-                        return Poll::Pending;
+                    let acquired = match Pin::new(&mut *acquire).poll(cx) {
+                        Poll::Ready(acquired) => acquired,
+                        Poll::Pending => {
+                            since.get_or_insert_with(Instant::now);
+                            let (Some((_, request)), Some(room)) = (&mut *call, acquire.room())
+                            else {
+                                return Poll::Pending;
+                            };
+                            // A single attempt is no wait. The first poll asks a client that sent `Expect` for the body.
+                            if this.options.passing.observe_only
+                                || request.headers().contains_key(EXPECT)
+                            {
+                                return Poll::Pending;
+                            }
+                            let ahead = Ahead {
+                                watch,
+                                options: this.options,
+                                room,
+                            };
+                            acquire.fail(ready!(read_ahead(request, ahead, cx)))
+                        }
                     };
                     let queue_position = acquire.queue_position();
                     let request_info = *request_info;
                     let call = call.take();
+                    let watch = watch.take();
                     let passed = match &acquired {
                         Ok(_) => {
                             this.options.passing.granted();
@@ -157,7 +184,7 @@ where
                         Ok(guard) => guard,
                         Err(error) if passed.is_some() => {
                             let (mut service, mut request) = call.expect(TAKEN_ONCE);
-                            let watch = Watch::open(this.options);
+                            let watch = watch.unwrap_or_else(|| Watch::open(this.options));
                             let extensions = request.extensions_mut();
                             RequestLocks::set_scope(extensions, watch.scope());
                             RequestLocks::set_unlocked(extensions, error);
@@ -181,7 +208,7 @@ where
                         }
                     };
                     let (mut service, mut request) = call.expect(TAKEN_ONCE);
-                    let watch = Watch::open(this.options);
+                    let watch = watch.unwrap_or_else(|| Watch::open(this.options));
                     let extensions = request.extensions_mut();
                     RequestLocks::set_held(extensions, guard.held(), watch.scope());
                     let guard = Some(guard);

@@ -65,8 +65,11 @@ use crate::LockManager;
 /// - *Slow clients.* The lock is acquired when the head of the request has arrived. A client that sends its body slowly
 ///   holds the lock, for at most [`max_hold`](Self::max_hold). If clients are not trusted, set
 ///   [`read_body_first`](Self::read_body_first), or use [`Locked<Json<T>>`](crate::Locked), which locks after the body.
-/// - *Short waits for large requests.* Over HTTP/1.1, a server notices a disconnect only when it reads on. While a
-///   part of the body, or a further request, is unread, the request keeps its place in the queue.
+/// - *Large bodies.* A request that waits reads the first 64 KiB of its body, so that it does not fill the window of its
+///   HTTP/2 connection. [`guide::http`](crate::guide::http#bodies-of-requests-that-wait) states the bounds, and what
+///   remains beyond them.
+/// - *Short waits for large requests.* Over HTTP/1.1, a server notices a disconnect only when it reads on. While more of
+///   the body than that, or a further request, is unread, the request keeps its place in the queue.
 /// - *Timeouts outside of it, and longer than [`wait`](Self::wait).* A busy resource is then 409 and not 408, and a
 ///   handler that takes too long is dropped before its lock is released. A timeout inside covers the handler only.
 /// - *Concurrency limits* count requests that wait for a lock, outside of the layer and inside. A limit directly
@@ -102,7 +105,7 @@ use crate::LockManager;
 /// # Bounds of the service
 ///
 /// The inner service must be `Clone`, and its body one of [`Bytes`](bytes::Bytes) and `Unpin`, as hyper's, axum's
-/// and boxed ones are; wrap any other in `Box::pin`.
+/// and boxed ones are; wrap any other in `Box::pin`. The body of the request can have any type without borrows.
 ///
 /// [`MethodRouter::route_layer`]: https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.route_layer
 /// [`Router::route_layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.route_layer

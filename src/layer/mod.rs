@@ -6,6 +6,7 @@
 //! A new source of keys is a [`KeyExtractor`] in `keys/` and a constructor of `LockLayer`. A new rejection is an
 //! `ErrorKind` with a response in `problem.rs`.
 
+mod ahead;
 mod body;
 mod body_first;
 mod constructors;

@@ -138,7 +138,7 @@ impl LockRejection {
 
     /// Returns the `type` of the problem details: the address of a section of
     /// [`guide::problems`](crate::guide::problems), which ends in `#resource-busy` and the like. The type is
-    /// `about:blank` for a body that [`read_body_first`](crate::LockLayer::read_body_first) rejects.
+    /// `about:blank` for a body that is too large, late or incomplete.
     #[must_use]
     pub fn problem_type(&self) -> String {
         match Problem::of(self.kind()).name {

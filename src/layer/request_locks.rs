@@ -21,6 +21,9 @@ pub(crate) struct RequestLocks {
     /// One per manager. The one that was used last is the last one.
     owners: SmallVec<[Owner; 1]>,
     scope: Option<LockScope>,
+    /// The scope that has the body of the request.
+    #[cfg(feature = "axum")]
+    unread: Option<LockScope>,
 }
 
 impl RequestLocks {
@@ -48,6 +51,17 @@ impl RequestLocks {
     /// Returns the innermost scope of the request.
     pub(crate) fn scope(extensions: &Extensions) -> Option<LockScope> {
         extensions.get::<Self>()?.scope.clone()
+    }
+
+    /// Returns the scope that has the body of the request, if one has it.
+    #[cfg(feature = "axum")]
+    pub(crate) fn unread(extensions: &Extensions) -> Option<LockScope> {
+        extensions.get::<Self>()?.unread.clone()
+    }
+
+    #[cfg(feature = "axum")]
+    pub(super) fn set_unread(extensions: &mut Extensions, scope: LockScope) {
+        extensions.get_or_insert_default::<Self>().unread = Some(scope);
     }
 
     /// Makes this the innermost scope.

@@ -60,6 +60,8 @@
 //! A guard that is registered during a poll of the handler is found at the end of that poll. A task of the
 //! handler's own may register between two polls: then the scope wakes the request.
 
+#[cfg(feature = "axum")]
+mod unread;
 mod watch;
 
 use std::fmt;
@@ -124,6 +126,8 @@ struct Shared {
     /// `None` only while no request uses it.
     settings: Option<Arc<Options>>,
     state: Mutex<State>,
+    #[cfg(feature = "axum")]
+    unread: Mutex<super::body_first::ReadBody<axum::body::Body>>,
 }
 
 #[derive(Default)]

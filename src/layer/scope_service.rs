@@ -9,10 +9,14 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::{BoxError, Service};
 
+#[cfg(feature = "axum")]
+use super::ahead::take_body;
 use super::body::LockBody;
+use super::form::RequestInfo;
 use super::future::ResponseFuture;
 use super::options::Options;
-use super::service::unlocked;
+use super::request_locks::RequestLocks;
+use super::scope::Watch;
 
 /// A service that runs the inner one in a scope for locks; created by
 /// [`LockScopeLayer`](crate::LockScopeLayer).
@@ -33,6 +37,7 @@ impl<S> LockScopeService<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for LockScopeService<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ReqBody: 'static,
     ResBody: Body<Data = Bytes> + Unpin,
     ResBody::Error: Into<BoxError>,
 {
@@ -44,8 +49,14 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        unlocked(&mut self.inner, request, Arc::clone(&self.settings))
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let request_info = RequestInfo::in_request(&request);
+        let watch = Watch::open(&self.settings);
+        #[cfg(feature = "axum")]
+        take_body(&mut request, &watch);
+        RequestLocks::set_scope(request.extensions_mut(), watch.scope());
+        let settings = Arc::clone(&self.settings);
+        ResponseFuture::unlocked(self.inner.call(request), watch, request_info, settings)
     }
 }
 

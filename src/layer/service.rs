@@ -12,6 +12,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::{BoxError, Service};
 
+use super::ahead::read_ahead;
 use super::body::LockBody;
 use super::form::RequestInfo;
 use super::future::ResponseFuture;
@@ -53,6 +54,7 @@ impl<S, K, ReqBody, ResBody> Service<Request<ReqBody>> for LockService<S, K>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     K: KeyExtractor,
+    ReqBody: 'static,
     ResBody: Body<Data = Bytes> + Unpin,
     ResBody::Error: Into<BoxError>,
 {
@@ -83,8 +85,8 @@ where
                 let request_info = attempt.request_info;
                 let acquire = attempt.acquire(locks, &options);
                 let service = take_ready(&mut self.inner);
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::waiting(acquire, service, request, request_info, options)
+                let call = (service, Request::from_parts(parts, body));
+                ResponseFuture::waiting(acquire, call, request_info, options, read_ahead)
             }
         }
     }

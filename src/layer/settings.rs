@@ -54,7 +54,31 @@ impl<K: KeyExtractor> LockLayer<K> {
         assert_valid(valid_lease("read_body_first", deadline));
         LockLayer {
             locks: self.locks,
-            keys: Arc::new(Keyed::new(BodyFirst::new(self.keys, limit, deadline))),
+            keys: Arc::new(Keyed::new(BodyFirst::new(
+                self.keys,
+                Some((limit, deadline)),
+            ))),
+            options: self.options,
+        }
+    }
+
+    /// Lets requests with a body of any type read it while they wait for the lock, within
+    /// [`LockManagerBuilder::read_ahead`](crate::LockManagerBuilder::read_ahead). By default, only those with a body of
+    /// axum do. It is for services of hyper and tonic, and for a layer that follows another one that changes the type
+    /// of the body in one `ServiceBuilder`.
+    ///
+    /// The inner service receives a [`ReadBody`](crate::ReadBody). Nothing is read if the request does not wait.
+    ///
+    /// ```
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).read_body_ahead();
+    /// # drop(layer);
+    /// ```
+    pub fn read_body_ahead(self) -> LockLayer<BodyFirst<K>> {
+        LockLayer {
+            locks: self.locks,
+            keys: Arc::new(Keyed::new(BodyFirst::new(self.keys, None))),
             options: self.options,
         }
     }

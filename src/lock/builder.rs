@@ -79,6 +79,26 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets how much of its body a request reads while it waits in a [`LockLayer`](crate::LockLayer) or a
+    /// [`LockScopeLayer`](crate::LockScopeLayer). Defaults to 64 KiB. With 0, it reads nothing.
+    ///
+    /// In bytes of memory. The frame that exceeds the bound is kept as it is. See
+    /// [`guide::http`](crate::guide::http#bodies-of-requests-that-wait).
+    pub fn read_ahead(mut self, bytes: usize) -> Self {
+        self.options.read_ahead = bytes;
+        self
+    }
+
+    /// Sets how much of their bodies all waiting requests of this manager read. Defaults to 32 MiB. With 0, they read
+    /// nothing.
+    ///
+    /// In bytes of memory, which a request uses until its handler reads them. Each thread may exceed the bound by one
+    /// frame.
+    pub fn max_read_ahead(mut self, bytes: usize) -> Self {
+        self.options.max_read_ahead = bytes;
+        self
+    }
+
     /// Writes keys into the span of each acquire that waits. By default, traces contain no keys.
     ///
     /// Keys can contain personal data. [`TraceKeys::hashed`] writes hashes that only the holder of the secret can

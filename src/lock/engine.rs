@@ -12,6 +12,7 @@ use super::clock::{Moment, Span};
 use super::home::{Home, Homes};
 use super::lease::{LeaseNumber, PERMIT};
 use super::options::Options;
+use super::room::Room;
 use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
@@ -36,6 +37,7 @@ pub(super) struct Engine {
     pub(super) lanes: Lanes,
     pub(super) homes: Homes,
     seats: Seats,
+    pub(super) room: Arc<Room>,
     closing: AtomicBool,
     /// Whether a caller has asked for a permit.
     has_permits: AtomicBool,
@@ -66,6 +68,7 @@ impl Engine {
             renewed_lease: Span::new(options.watchdog_timeout),
             lanes: Lanes::new(response_timeout),
             seats: Seats::new(options.max_waiters),
+            room: Room::new(options.read_ahead, options.max_read_ahead),
             options,
             response_timeout,
             homes: Homes::new(runtime),

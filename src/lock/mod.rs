@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`manager`], [`builder`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
 //! | [`forced`] | the forced release of one holder, a part of the public handle |
-//! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`] | an acquire: its options, its first event, its wait |
+//! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`], [`room`] | an acquire: its options, its first event, its wait |
 //! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
 //! | [`guard`], [`held`], [`grant`], [`given`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
 //! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
@@ -212,6 +212,7 @@ mod release_queue;
 mod releaser;
 mod report;
 mod resolver;
+mod room;
 mod seats;
 mod snapshot;
 mod table;
@@ -243,6 +244,7 @@ pub use lost::Lost;
 pub use manager::LockManager;
 pub use options::MAX_HOLD_COUNT;
 pub(crate) use options::{valid_lease, valid_permits, valid_wait};
+pub(crate) use room::{Room, Share};
 pub use snapshot::{LockInfo, Snapshot};
 #[cfg(feature = "tracing")]
 pub use trace_keys::TraceKeys;

@@ -24,6 +24,8 @@ pub(super) struct Options {
     pub(super) watchdog_timeout: Duration,
     pub(super) max_waiters_per_key: usize,
     pub(super) max_waiters: usize,
+    pub(super) read_ahead: usize,
+    pub(super) max_read_ahead: usize,
     #[cfg(feature = "tracing")]
     pub(super) trace_keys: Option<super::trace_keys::TraceKeys>,
 }
@@ -35,6 +37,8 @@ impl Default for Options {
             watchdog_timeout: Duration::from_secs(30),
             max_waiters_per_key: 1024,
             max_waiters: 65_536,
+            read_ahead: 64 << 10,
+            max_read_ahead: 32 << 20,
             #[cfg(feature = "tracing")]
             trace_keys: None,
         }

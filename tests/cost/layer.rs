@@ -49,3 +49,48 @@ async fn layer_allocates_three_times_per_request() {
     let each = (layered - bare) as f64 / REQUESTS as f64;
     assert!(each < 3.01, "{each} allocations a request");
 }
+
+/// The allocations of a request with a body, beyond those of the same request without one.
+#[cfg(feature = "axum")]
+mod bodies {
+    use axum::body::Body;
+    use tower_lock::LockScopeLayer;
+
+    use super::*;
+
+    async fn dropped(_request: Request<Body>) -> Result<Response<Empty<Bytes>>, Infallible> {
+        Ok(Response::new(Empty::new()))
+    }
+
+    async fn serve<S, B>(mut service: S, body: fn() -> Body, requests: u64)
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    {
+        for _ in 0..requests {
+            let request = routed().map(|_| body());
+            drop(service.ready().await.unwrap().call(request).await);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn of_body<S, B>(service: S) -> f64
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
+    {
+        serve(service.clone(), Body::empty, REQUESTS).await;
+        let full = || Body::from("body");
+        let without = allocations(serve(service.clone(), Body::empty, REQUESTS)).await;
+        let with = allocations(serve(service, full, REQUESTS)).await;
+        (with - without) as f64 / REQUESTS as f64
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unread_body_costs_layer_nothing_and_scope_one() {
+        let bare = of_body(service_fn(dropped)).await;
+        let layer = LockLayer::by_path(LockManager::in_memory());
+        let layered = of_body(layer.layer(service_fn(dropped))).await;
+        assert!((layered - bare).abs() < 0.01, "{layered} after {bare}");
+        let scoped = of_body(LockScopeLayer::new().layer(service_fn(dropped))).await;
+        assert!(scoped - bare < 1.01, "{scoped} after {bare}");
+    }
+}

@@ -42,3 +42,4 @@ mod status_table;
 #[path = "../support/mod.rs"]
 mod support;
 mod versions;
+mod windows;

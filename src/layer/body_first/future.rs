@@ -13,7 +13,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{BoxError, Service};
 
-use super::body::ReadBody;
+use super::body::{BodyError, ReadBody};
 use super::reader::Reader;
 use crate::layer::body::LockBody;
 use crate::layer::future::ResponseFuture;
@@ -87,9 +87,26 @@ where
     /// The wait begins now.
     fn acquire(self) -> ResponseFuture<S::Future, S, ReadBody<B>> {
         let request = Request::from_parts(self.parts, self.reader.into_complete());
-        let info = self.attempt.request_info;
-        let acquire = self.attempt.acquire(&self.locks, &self.options);
-        ResponseFuture::waiting(acquire, self.service, request, info, self.options)
+        Self::wait(
+            self.attempt,
+            &self.locks,
+            (self.service, request),
+            self.options,
+        )
+    }
+
+    /// The rest of the body is read during the wait.
+    pub(super) fn wait(
+        attempt: Attempt,
+        locks: &LockManager,
+        call: (S, Request<ReadBody<B>>),
+        options: Arc<Options>,
+    ) -> ResponseFuture<S::Future, S, ReadBody<B>> {
+        let info = attempt.request_info;
+        let acquire = attempt.acquire(locks, &options);
+        ResponseFuture::waiting(acquire, call, info, options, |request, ahead, cx| {
+            request.body_mut().poll_ahead(ahead.room, cx)
+        })
     }
 
     fn fail(mut self, kind: ErrorKind) -> ResponseFuture<S::Future, S, ReadBody<B>> {
@@ -107,10 +124,6 @@ where
         ResponseFuture::invalid(rejection, self.options)
     }
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("request body failed")]
-struct BodyError(#[source] BoxError);
 
 impl<F, S, B, ResBody> Future for BodyFirstFuture<F, S, B>
 where

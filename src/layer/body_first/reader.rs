@@ -92,12 +92,12 @@ where
     /// Returns the complete body.
     pub(super) fn into_complete(self) -> ReadBody<B> {
         let rest = self.trailers.map_or(Rest::Nothing, Rest::Trailers);
-        ReadBody::new(self.read.freeze(), rest)
+        ReadBody::new(self.read, rest)
     }
 
     /// Returns what has been read, and the rest as it comes.
     pub(super) fn into_partial(self) -> ReadBody<B> {
         let rest = self.error.map_or(Rest::Unread(self.body), Rest::Failed);
-        ReadBody::new(self.read.freeze(), rest)
+        ReadBody::new(self.read, rest)
     }
 }

@@ -50,8 +50,13 @@ where
                 return BodyFirstFuture::read(ResponseFuture::invalid(rejection, options));
             }
         };
+        let Some(limits) = *limits else {
+            let request = Request::from_parts(parts, ReadBody::unread(body));
+            let call = (take_ready(&mut self.inner), request);
+            return BodyFirstFuture::read(Reading::wait(attempt, &lock.locks, call, options));
+        };
         BodyFirstFuture::reading(Reading {
-            reader: Reader::new(body, *limits),
+            reader: Reader::new(body, limits),
             parts,
             service: take_ready(&mut self.inner),
             attempt,

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use crate::layer::keys::Keyed;
 
-/// The extractor `K` of a layer that reads the body before it acquires the lock.
+/// The extractor `K` of a layer that reads bodies of any type, before it acquires the lock or while it waits.
 ///
-/// [`LockLayer::read_body_first`](crate::LockLayer::read_body_first) creates it.
+/// [`LockLayer::read_body_first`](crate::LockLayer::read_body_first) and
+/// [`LockLayer::read_body_ahead`](crate::LockLayer::read_body_ahead) create it.
 pub struct BodyFirst<K> {
     pub(super) keys: Arc<Keyed<K>>,
-    pub(super) limits: Limits,
+    /// `None` to read the body while the request waits.
+    pub(super) limits: Option<Limits>,
 }
 
 /// The bounds of a body.
@@ -22,8 +24,8 @@ pub(super) struct Limits {
 }
 
 impl<K> BodyFirst<K> {
-    pub(in crate::layer) fn new(keys: Arc<Keyed<K>>, bytes: usize, deadline: Duration) -> Self {
-        let limits = Limits { bytes, deadline };
+    pub(in crate::layer) fn new(keys: Arc<Keyed<K>>, limits: Option<(usize, Duration)>) -> Self {
+        let limits = limits.map(|(bytes, deadline)| Limits { bytes, deadline });
         Self { keys, limits }
     }
 }

@@ -19,6 +19,7 @@ use crate::lock::grant::Grant;
 use crate::lock::guard::{Hold, LockGuard};
 use crate::lock::options::{valid_lease, valid_permits, valid_wait};
 use crate::lock::pending::PendingAcquire;
+use crate::lock::room::Room;
 use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
 use crate::{ConfigError, Error, ErrorKind, LockKeys};
 
@@ -251,7 +252,7 @@ impl Future for AcquireFuture {
             }
         }
         match &mut self.state {
-            State::Slow { since, rest, span } => {
+            State::Slow { rest, span, .. } => {
                 let (outcome, queue_position, now) = ready!(span.within(|| match rest {
                     Slow::One(pending) => {
                         let ended = Pin::new(&mut *pending).poll(cx);
@@ -264,22 +265,7 @@ impl Future for AcquireFuture {
                         ended.map(|(outcome, position)| (outcome, position, Moment::now()))
                     }
                 }));
-                let waited = now.since(*since);
-                let outcome = outcome.map(|mut guard| {
-                    guard.set_wait(waited, queue_position);
-                    guard
-                });
-                let (engine, name) = rest.reporter();
-                let ended = outcome.as_ref().map(|_| ());
-                span.end(
-                    Outcome::of(ended),
-                    outcome.as_ref().map(|it| it.via()).ok(),
-                    waited,
-                    queue_position,
-                );
-                engine.acquired(name, ended, waited, queue_position);
-                self.state = State::Done(queue_position);
-                Poll::Ready(outcome)
+                Poll::Ready(self.end(outcome, queue_position, now))
             }
             State::Unpolled(_) | State::Done(_) => {
                 panic!("`AcquireFuture` polled after completion")
@@ -295,6 +281,42 @@ impl AcquireFuture {
             State::Done(position) => position,
             State::Unpolled(_) | State::Slow { .. } => None,
         }
+    }
+
+    /// Returns the memory for what the caller reads while it waits, or `None` if it does not wait.
+    pub(crate) fn room(&self) -> Option<&Arc<Room>> {
+        match &self.state {
+            State::Slow { rest, .. } => Some(&rest.reporter().0.room),
+            State::Unpolled(_) | State::Done(_) => None,
+        }
+    }
+
+    /// Leaves the queue. The outcome is the error of the caller, in place of a cancellation.
+    pub(crate) fn fail(&mut self, error: Error) -> Result<LockGuard, Error> {
+        self.end(Err(error), None, Moment::now())
+    }
+
+    fn end(
+        &mut self,
+        mut outcome: Result<LockGuard, Error>,
+        queue_position: QueuePosition,
+        now: Moment,
+    ) -> Result<LockGuard, Error> {
+        let done = State::Done(queue_position);
+        if let State::Slow { since, rest, span } = mem::replace(&mut self.state, done) {
+            let waited = now.since(since);
+            if let Ok(guard) = &mut outcome {
+                guard.set_wait(waited, queue_position);
+            }
+            let (engine, name) = rest.reporter();
+            let (ended, via) = (
+                outcome.as_ref().map(drop),
+                outcome.as_ref().map(|it| it.via()),
+            );
+            span.end(Outcome::of(ended), via.ok(), waited, queue_position);
+            engine.acquired(name, ended, waited, queue_position);
+        }
+        outcome
     }
 }
 
