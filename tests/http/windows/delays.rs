@@ -134,7 +134,7 @@ impl Upload {
     }
 }
 
-/// Whose delay is measured, on the connection of the waiters.
+/// The request whose delay is measured, on the connection of the waiters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Measured {
     Holder,
