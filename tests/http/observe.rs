@@ -3,12 +3,17 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get;
+use axum::body::Body;
+use axum::routing::{get, post};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{Held, LockLayer, LockManager, LockScope, OnUnavailable, Owner};
+use tower_lock::{
+    Held, LockKey, LockLayer, LockManager, LockScope, LockScopeLayer, OnUnavailable, Owner,
+};
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::scope::support::{LockedId, key};
+use crate::served::Stream;
 use crate::support::broken::broken;
 use crate::support::log::Log;
 use crate::support::recorder::Recorder;
@@ -149,11 +154,48 @@ async fn without_layers() {
         .route("/owner", get(async |_: Owner| ()))
         .route("/scope", get(async |_: LockScope| ()));
     for path in ["/held", "/owner", "/scope"] {
-        let request = http::Request::get(path).body(axum::body::Body::empty());
+        let request = http::Request::get(path).body(Body::empty());
         let response = app.clone().oneshot(request.unwrap()).await.unwrap();
         assert_eq!(response.status(), 500);
         assert_eq!(response.headers()["cache-control"], "no-store");
         let media_type = &response.headers()["content-type"];
         assert_eq!(media_type, "application/problem+json");
     }
+}
+
+/// The wait ends with the error of the body, in place of a cancellation.
+#[test]
+fn failed_body_is_outcome_of_wait() {
+    let recorder = Recorder::new();
+    let log = recorder.run(|| {
+        logged(async {
+            let locks = LockManager::in_memory();
+            let path = format!("/{KEY}");
+            let keys = [LockKey::from_path(&path), key(KEY)];
+            let _guard = locks.acquire(keys).await.unwrap();
+            let layered = Router::new()
+                .route("/{id}", post(async || ()))
+                .layer(LockLayer::by_path(locks.clone()));
+            let scoped = Router::new()
+                .route("/{id}", post(async |_: LockedId, _: Body| ()))
+                .layer(LockScopeLayer::new())
+                .with_state(locks);
+            for app in [layered, scoped] {
+                let (body, frames) = Stream::new();
+                frames.fail();
+                let request = http::Request::post(&path).body(Body::new(body)).unwrap();
+                let response = app.oneshot(request).await.unwrap();
+                assert_eq!(response.status(), http::StatusCode::BAD_REQUEST);
+            }
+        })
+    });
+    let seen = recorder.read();
+    let count = |outcome: &str| {
+        seen.count(&format!(
+            "tower_lock_acquires_total{{outcome=\"{outcome}\"}}"
+        ))
+    };
+    assert_eq!((count("body_failed"), count("cancelled")), (2, 0));
+    assert_eq!(log.matches("outcome=\"body_failed\"").count(), 2, "{log}");
+    assert!(!log.contains(KEY), "{log}");
 }
