@@ -55,17 +55,19 @@
 //!
 //! # Servers and proxies
 //!
-//! The URL of one server may lead to a proxy, or to a server of another kind.
+//! The URL of one server may lead to a proxy, or to a server of another project. `make test-servers` runs the conformance
+//! suite against these as well, from pinned packages:
 //!
 //! | server or proxy | version | outcome |
 //! |---|---|---|
-//! | HAProxy, TCP | 2.6.12 | works. It cuts idle connections at its timeouts, which are replaced, and no lock is lost |
-//! | stunnel | 5.68 | works, with [`ca_certificate`] |
-//! | Envoy, `redis_proxy` with one upstream | 1.40.0 | works with `?protocol=2`: waiters poll. Without it, the connect is refused, and the error names the setting |
-//! | fakeredis, `TcpFakeServer` | 2.41.0 | for tests, works with `?protocol=2`: waiters poll. Without it, the connect is refused: `unexpected reply from the server: an array`. Its subscriptions reply in RESP2 |
-//! | miniredis | 2.40.0 | for tests that advance its clock, `FastForward`. Otherwise no lease expires |
-//! | jedis-mock | 1.1.18 | refused: `Unknown command called from script`. It has no `PUBSUB` in scripts, and no RESP3 |
-//! | twemproxy | 0.5.0 | no connection: it forwards neither `HELLO` nor `CLIENT SETINFO`, and closes the connection. The error names both |
+//! | HAProxy, TCP | 2.6.12 | works. It ends idle connections at its timeouts. They are replaced, and no lock is lost |
+//! | stunnel | 5.68 | works, with [`ca_certificate`]. Refused without it: `UnknownIssuer` |
+//! | Envoy, `redis_proxy` with one upstream | 1.40.0 | works with polling, by `?protocol=2`. Refused without it, and the error names it |
+//! | Envoy, `redis_proxy` with several upstreams | 1.40.0 | refused: `address leads to several servers`. A key could have two owners |
+//! | fakeredis, `TcpFakeServer` | 2.41.0 | for tests: works with polling, by `?protocol=2`. Refused without it: `unexpected reply from the server: an array`, since its subscriptions reply in RESP2 |
+//! | miniredis | 2.40.0 | for tests: works if the test advances its clock by `FastForward`. Otherwise no lease expires |
+//! | jedis-mock | 1.1.18 | refused: `Unknown command called from script`. It has no RESP3, and no `PUBSUB` in scripts |
+//! | twemproxy | 0.5.0 | refused: `server closed the connection`. It forwards neither `HELLO` nor `CLIENT SETINFO`, and the error names both |
 //!
 //! # Settings
 //!

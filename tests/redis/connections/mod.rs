@@ -3,6 +3,7 @@
 mod distance;
 mod foreign;
 mod idle;
+mod matrix;
 mod pooled;
 mod reach;
 mod spread;
