@@ -114,7 +114,7 @@ impl RedisBackendBuilder {
     ///
     /// It covers the look-up of the host name, TCP, TLS, the [credentials](Self::credentials) and the authentication,
     /// and behind sentinels the question for the primary. If a name takes longer to look up, no connection opens. To a
-    /// distant server, a connection takes two round trips, and one or two more with TLS.
+    /// distant server, a connection takes two or three round trips, and one or two more with TLS.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -226,8 +226,8 @@ impl RedisBackendBuilder {
 
     /// Opens the connections and tries the scripts of acquires, renewals and releases on a key of its own.
     ///
-    /// This takes at most eight round trips to one server, and usually five: seven if the server lacks the scripts.
-    /// TLS, sentinels, a cluster, a [quarantine](Self::quarantine) and [`min_replicas`](Self::min_replicas) take more.
+    /// This takes at most eight round trips to one server, and fewer if the server has the scripts. TLS, sentinels, a
+    /// cluster, a [quarantine](Self::quarantine) and [`min_replicas`](Self::min_replicas) take more.
     ///
     /// Two permissions show only at the first command that needs them: those for the nodes of a
     /// [`Quorum`](crate::Quorum), and `+hgetall` for [`inspect`](crate::LockManager::inspect) and
