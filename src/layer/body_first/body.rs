@@ -75,11 +75,7 @@ where
     B::Error: Into<BoxError>,
 {
     /// Reads the next bytes, while `room` has memory for them. Completes if the body fails.
-    pub(in crate::layer) fn poll_ahead(
-        &mut self,
-        room: &Arc<Room>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Error> {
+    pub(crate) fn poll_ahead(&mut self, room: &Arc<Room>, cx: &mut Context<'_>) -> Poll<Error> {
         while let Rest::Unread(body) = &mut self.rest
             && !body.is_end_stream()
             && room.admits(self.read.len())
