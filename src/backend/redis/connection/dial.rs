@@ -122,7 +122,9 @@ impl Connector {
                             let target = target.with_login().await?;
                             // For the connections that are checked out later.
                             self.pools.prepare(&target)?;
-                            dial(target, on_end).await
+                            let (mut connection, ended) = dial(target, on_end).await?;
+                            server.check(&mut connection).await?;
+                            Ok((connection, ended))
                         }
                     };
                     open_at(&**server, again, open).await?
@@ -228,8 +230,7 @@ where
     loop {
         let opening = async {
             let visit = admitted(&Address::named(&target.address), again).await?;
-            let (mut connection, with) = open(target.clone()).await?;
-            server.check(&mut connection).await?;
+            let (connection, with) = open(target.clone()).await?;
             let connection = confirmed(connection, &visit, server.can_move(), again).await?;
             Ok((connection, target.address.clone(), with, visit))
         };

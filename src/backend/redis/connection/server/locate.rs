@@ -37,7 +37,7 @@ pub(crate) trait Locate: Send + Sync {
         false
     }
 
-    /// Returns an error if a new connection does not lead to a server of the locks.
+    /// Returns an error if a new connection for commands does not lead to a server of the locks.
     fn check<'a>(
         &'a self,
         _connection: &'a mut MultiplexedConnection,
