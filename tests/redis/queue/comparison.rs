@@ -103,7 +103,7 @@ impl Comparison {
     fn kinds(&self) -> &'static [(&'static str, &'static str)] {
         const KINDS: [(&str, &str); 2] = [("SUBSCRIBE", "NUMSUB"), ("SSUBSCRIBE", "SHARDNUMSUB")];
         match self.flavor {
-            Flavor::Plain | Flavor::Guarded => &KINDS[..1],
+            Flavor::Plain | Flavor::Guarded | Flavor::Implausible => &KINDS[..1],
             Flavor::Sharded => &KINDS[1..],
             Flavor::Both => &KINDS,
         }

@@ -7,6 +7,7 @@ mod denied;
 mod drops;
 mod expected;
 mod grants;
+mod implausible;
 mod model;
 mod permits;
 mod pollers;

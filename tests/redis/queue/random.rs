@@ -114,7 +114,7 @@ async fn backend_loads_scripts_of_reference() {
         let server = RedisServer::start();
         let backend = RedisBackend::builder(server.url());
         let backend = match flavor {
-            Flavor::Plain => backend,
+            Flavor::Plain | Flavor::Implausible => backend,
             Flavor::Guarded => backend.quarantine(SECOND),
             Flavor::Sharded => backend.publish(Publish::Sharded),
             Flavor::Both => backend.publish(Publish::Both),

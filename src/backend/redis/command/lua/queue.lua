@@ -37,8 +37,10 @@
 -- deadline every second. STEP, POLL: a waiter that polls attempts after STEP for each place up to its own, at most
 -- after POLL. TURN: the time in which clients outside the queue can acquire a free lock. PAUSE: the time between
 -- two of their turns where they cannot be counted.
+-- MOST: a larger number of subscribers is no count. Valkey 9.1 returns hundreds of millions for 8, 15, 16 and more.
 -- LIFE: the TTL of a queue with places, as a text: Redis 7.0 prints a number to 17 digits for a command.
 local LIFE, CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = '6000', 1500, 300, 3000, 3, 100, 10, 500
+local MOST = 1e6
 -- The number of waiters that `transfer` has removed because their deadlines had passed.
 local passed_over = 0
 -- 4 after the server rejected a message, otherwise 0. It is added to the outcome of a release.
@@ -90,24 +92,35 @@ local function holds(body, name)
   end
   return tonumber(redis.call('hget', body, name) or 0) > clock()
 end
+-- Returns the numbers of `listeners`. If one is implausible, returns nil for the first two, and the script continues as
+-- where clients outside the queue cannot be counted.
+local function counted(channel, ...)
+  local all, ours, heard = listeners(channel, ...)
+  if math.max(all, ours) <= MOST then
+    return all, ours, heard
+  end
+  blind = blind or '1'
+  return nil, nil, heard
+end
 -- Returns true if clients outside the queue are due a turn. `outside`: whether they listen, if the caller has
 -- counted them.
 local function is_turn_due(queue, channel, now, outside)
+  if not blind and outside == nil then
+    local all, ours = counted(channel)
+    outside = all and all > ours
+  end
   if blind then
     local due = redis.pcall('zscore', queue, '~@')
     return not due or type(due) ~= 'table' and not is_ahead(tonumber(due), now, PAUSE)
-  elseif outside == nil then
-    local all, ours = listeners(channel)
-    return all > ours
   end
   return outside
 end
 -- Returns true if clients outside the queue listen at this server and are due a turn. A lock that several leases hold
--- becomes free only for clients that exist: their turn delays the other leases. Without the permission to count, none
--- exists.
+-- becomes free only for clients that exist: their turn delays the other leases. Without the permission to count, or
+-- with an implausible count, none exists.
 local function is_heard_outside(queue, channel, now)
-  local fine, all, ours = pcall(listeners, channel)
-  return fine and all > ours and is_turn_due(queue, channel, now, true)
+  local fine, all, ours = pcall(counted, channel)
+  return fine and all and all > ours and is_turn_due(queue, channel, now, true)
 end
 -- Sets the TTL of a queue without places to that of its marks, unless the caller enters it.
 local function settle(queue, places)

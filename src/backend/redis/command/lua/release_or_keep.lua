@@ -16,9 +16,10 @@
 local body, queue, lease, channel, next_lease = KEYS[1], KEYS[3], ARGV[1], ARGV[3], ARGV[7]
 blind = ARGV[9] ~= '0' and ARGV[9]
 fence = not blind and KEYS[2]
-local now, all, ours, heard = clock(), listeners(channel, own_channel(channel, next_lease))
--- If the caller listens at a replica, `all` does not include its own subscribers.
-local others = math.max(all - ARGV[4], all - ours)
+local now, all, ours, heard = clock(), counted(channel, own_channel(channel, next_lease))
+-- If the caller listens at a replica, `all` does not include its own subscribers. Without a count, there is another
+-- process: only the counts of several are implausible.
+local others = all and math.max(all - ARGV[4], all - ours) or 1
 if others <= 0 and queue and redis.call('exists', queue) == 1 then
   local fine, queued = pcall(live, queue, now)
   others = fine and queued or 0
@@ -31,7 +32,7 @@ if others > 0 and ARGV[6] == '1' then
     return { others, 1 + unpublished, 0 }
   end
   enters = next_lease ~= ''
-  local to = free(body, queue, channel, false, all > ours)
+  local to = free(body, queue, channel, false, all and all > ours)
   if not enters then
     return { others, to, 0 }
   end
