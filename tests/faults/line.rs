@@ -40,7 +40,7 @@ impl Run {
             Store::Single(server) => server,
             Store::Sentinel(set) => set.node(set.primary()),
             Store::Cluster(cluster) => cluster.node(cluster.node_of(BODY)),
-            Store::Quorum(_) | Store::Own => panic!("no queue"),
+            Store::Service(_) | Store::Quorum(_) | Store::Own => panic!("no queue"),
         }
     }
 

@@ -4,6 +4,7 @@ use crate::referee::wire::is_counter;
 use crate::support::cluster::Cluster;
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
+use crate::support::service::Service;
 
 /// The topology of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +15,10 @@ pub(crate) enum Topology {
     Clock,
     Sentinel,
     Cluster,
+    /// A primary with two replicas behind one address.
+    Endpoint,
+    /// A cluster of one shard with three nodes, which announce one address.
+    Shard,
     /// Five independent servers.
     Quorum,
     /// The row starts its own servers.
@@ -26,6 +31,8 @@ impl Topology {
             Self::Single(_) | Self::Clock => "single",
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
+            Self::Endpoint => "endpoint",
+            Self::Shard => "shard",
             Self::Quorum => "quorum",
             Self::Own => "-",
         }
@@ -38,17 +45,20 @@ pub(crate) enum Store {
     Single(RedisServer),
     Sentinel(SentinelSet),
     Cluster(Cluster),
+    Service(Service),
     Quorum(Vec<RedisServer>),
     Own,
 }
 
 impl Store {
-    pub(crate) fn start(topology: Topology) -> Self {
+    pub(crate) async fn start(topology: Topology) -> Self {
         match topology {
             Topology::Single(options) => Self::Single(RedisServer::start_with(options)),
             Topology::Clock => Self::Single(RedisServer::start_with_clock()),
             Topology::Sentinel => Self::Sentinel(SentinelSet::start()),
             Topology::Cluster => Self::Cluster(Cluster::start()),
+            Topology::Endpoint => Self::Service(Service::start().await),
+            Topology::Shard => Self::Service(Service::start_shard().await),
             Topology::Quorum => Self::Quorum((0..5).map(|_| RedisServer::start()).collect()),
             Topology::Own => Self::Own,
         }
@@ -60,6 +70,7 @@ impl Store {
             Self::Single(server) => vec![server],
             Self::Sentinel(set) => set.nodes().iter().collect(),
             Self::Cluster(cluster) => cluster.nodes().iter().collect(),
+            Self::Service(service) => service.servers.iter().collect(),
             Self::Quorum(servers) => servers.iter().collect(),
             Self::Own => Vec::new(),
         }
@@ -70,6 +81,7 @@ impl Store {
         match self {
             Self::Single(server) => vec![server],
             Self::Sentinel(set) => vec![set.node(set.primary())],
+            Self::Service(service) => vec![service.primary()],
             Self::Cluster(cluster) => {
                 let primaries = cluster.primaries().into_iter();
                 primaries.map(|node| cluster.node(node)).collect()

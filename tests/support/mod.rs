@@ -29,6 +29,8 @@ pub(crate) mod recorder;
 pub(crate) mod redis_server;
 #[cfg(feature = "redis")]
 pub(crate) mod sentinel;
+#[cfg(feature = "redis")]
+pub(crate) mod service;
 pub(crate) mod simulated;
 pub(crate) mod suspended_clock;
 #[cfg(feature = "redis")]

@@ -3,6 +3,7 @@
 mod clock;
 mod cluster;
 mod downgrade;
+mod endpoint;
 mod http;
 mod limits;
 mod network;
@@ -59,6 +60,8 @@ pub(crate) struct Row {
     pub(crate) hears: bool,
     /// The number of replicas that must acknowledge a grant.
     pub(crate) min_replicas: Option<NonZeroUsize>,
+    /// `true` if the connections are from a pool of the program.
+    pub(crate) is_pooled: bool,
     /// `true` if a server that restarted or lost its data grants nothing for the time of a lease.
     pub(crate) quarantine: bool,
     /// The longest time from the end of the load to the release of all locks.
@@ -82,6 +85,7 @@ impl Row {
             login: None,
             hears: true,
             min_replicas: None,
+            is_pooled: false,
             quarantine: false,
             clearance: SECOND,
             once: false,
@@ -106,6 +110,13 @@ impl Row {
     pub(crate) fn acknowledged_by(self, replicas: usize) -> Self {
         Self {
             min_replicas: NonZeroUsize::new(replicas),
+            ..self
+        }
+    }
+
+    pub(crate) fn pooled(self) -> Self {
+        Self {
+            is_pooled: true,
             ..self
         }
     }
@@ -161,6 +172,7 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(limits::rows());
     rows.extend(sentinel::rows());
     rows.extend(cluster::rows());
+    rows.extend(endpoint::rows());
     rows.extend(quorum::rows());
     rows
 }

@@ -69,6 +69,10 @@ impl Run {
         }
         self.gates.clear();
         self.sentinels.clear();
+        if let Store::Service(_) = self.store {
+            // Its address forwards each connection by a task.
+            self.store = Store::Own;
+        }
         no_task_is_left(&self.referee).await;
         let mut verdict = Verdict::of(self.row, &self.referee, &contended, &mixed);
         verdict.orphans = orphans;

@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool_redis::{Manager, Pool};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::RedisBackendBuilder;
@@ -58,7 +59,7 @@ impl Run {
     pub(crate) async fn start(row: &'static Row) -> Self {
         let mut run = Self {
             row,
-            store: Store::start(row.topology),
+            store: Store::start(row.topology).await,
             gates: Vec::new(),
             sentinels: Vec::new(),
             managers: Vec::new(),
@@ -97,7 +98,10 @@ impl Run {
 
     /// Returns a builder of a backend for this row.
     fn backend(&self, url: String) -> RedisBackendBuilder {
-        let mut builder = RedisBackend::builder(url);
+        self.settings(RedisBackend::builder(url))
+    }
+
+    fn settings(&self, mut builder: RedisBackendBuilder) -> RedisBackendBuilder {
         if let Some(replicas) = self.row.min_replicas {
             builder = builder.min_replicas(replicas, 450 * MS);
         }
@@ -159,6 +163,13 @@ impl Run {
                 self.backend(format!("redis+sentinel://{addresses}/{service}"))
             }
             Store::Cluster(cluster) => self.backend(cluster.url()),
+            Store::Service(service) if self.row.is_pooled => {
+                let manager = Manager::new(service.url()).expect("a URL");
+                let pool = Pool::builder(manager).max_size(100).build();
+                let builder = RedisBackend::from_pool(pool.expect("a pool"));
+                self.settings(builder).notify(service.url())
+            }
+            Store::Service(service) => self.backend(service.url()),
             Store::Quorum(servers) => {
                 let mut quorum = Quorum::builder();
                 for server in servers {

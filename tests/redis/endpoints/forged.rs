@@ -7,10 +7,11 @@ use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::Publish;
 use tower_lock::{LockManager, RedisBackend};
 
-use super::support::{Client, LEASE, NEXT_GRANT, Service, acknowledged};
+use super::support::{Client, LEASE, NEXT_GRANT, acknowledged};
 use crate::support::engine::{MS, SECOND, eventually, manager, manager_from, manager_on};
 use crate::support::forger::Forger;
 use crate::support::redis_server::RedisServer;
+use crate::support::service::Service;
 
 fn is_script(command: &[&str]) -> bool {
     matches!(command[0], "EVALSHA" | "EVAL")

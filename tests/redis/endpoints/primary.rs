@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::support::{Client, NEXT_GRANT, Place, Service};
+use super::support::{Client, NEXT_GRANT, Place, builder};
 use crate::support::engine::{MS, SECOND};
+use crate::support::service::Service;
 
 /// The most connections to an address within this time, while it leads to a wrong server.
 const MOST: (usize, Duration) = (10, Duration::from_secs(3));
@@ -13,7 +14,7 @@ const MOST: (usize, Duration) = (10, Duration::from_secs(3));
 /// The endpoint leads to the new primary with its promotion.
 async fn follows_at_once(place: Place) {
     let service = Service::start().await;
-    let client = Client::connect(place, service.builder(place).await).await;
+    let client = Client::connect(place, builder(&service, place).await).await;
     service.promote().await;
     service.lead_to_new();
     client.is_served(Instant::now() + NEXT_GRANT).await;
@@ -48,7 +49,7 @@ async fn moved_endpoint_of_pool_with_replicas_is_followed() {
 /// A load balancer leads to the former primary for another 3 s.
 async fn follows_late(place: Place) {
     let service = Service::start().await;
-    let client = Client::connect(place, service.builder(place).await).await;
+    let client = Client::connect(place, builder(&service, place).await).await;
     service.promote().await;
     let start = Instant::now();
     let leads_late = async {
@@ -86,7 +87,7 @@ async fn late_endpoint_of_pool_with_replicas_is_spared() {
 /// The former primary hangs, and with it the connections that it has.
 async fn follows_without_former(place: Place) {
     let service = Service::start().await;
-    let client = Client::connect(place, service.builder(place).await).await;
+    let client = Client::connect(place, builder(&service, place).await).await;
     service.promote_without_former().await;
     service.lead_to_new();
     // The reply times out, and for a pool also the check of one idle connection.
@@ -122,7 +123,7 @@ async fn stopped_primary_of_pool_with_replicas_is_left() {
 async fn paused_writes_before_failover_end_at_new_primary() {
     for place in [Place::Url, Place::UrlWithReplicas] {
         let service = Service::start().await;
-        let client = Client::connect(place, service.builder(place).await).await;
+        let client = Client::connect(place, builder(&service, place).await).await;
         service.servers[0].cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
         let deadline = Instant::now() + 5 * SECOND + NEXT_GRANT;
         let fails_over = async {

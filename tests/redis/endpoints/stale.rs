@@ -1,9 +1,12 @@
 //! What remains of the connections to a former primary.
 
 use tokio::time::sleep;
+use tower_lock::RedisBackend;
+use tower_lock::backend::redis::RedisBackendBuilder;
 
-use super::support::{LEASE, Place, Service};
+use super::support::{LEASE, Place, builder, pool};
 use crate::support::engine::{MS, SECOND, manager, manager_from, managers, subscribers, within};
+use crate::support::service::Service;
 
 /// The former primary is a replica without a primary, and has the data from before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,33 +29,43 @@ async fn stale_reply_of_former_primary_is_not_used() {
     drop(held);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscription_follows_moved_endpoint() {
+/// The server does not count the subscribers of its replicas.
+async fn subscription_follows(builder: impl AsyncFn(&Service) -> RedisBackendBuilder) {
     let service = Service::start().await;
-    let (locks, other) = managers(service.url(), LEASE).await;
+    let locks = manager_from(builder(&service).await, LEASE).await;
+    let other = manager_from(builder(&service).await, LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     let waiting = tokio::spawn(other.acquire("k").wait_forever().into_future());
-    within(SECOND, "subscribed", || {
-        subscribers(&service.servers[0], "k") == 1
-    })
-    .await;
+    let count = |server: usize| subscribers(&service.servers[server], "k");
+    within(SECOND, "subscribed", || count(0) == 1).await;
     service.promote().await;
     service.lead_to_new();
-    within(5 * SECOND, "follows", || {
-        subscribers(&service.servers[1], "k") == 1
-    })
-    .await;
+    within(5 * SECOND, "follows", || count(1) == 1).await;
     guard.release().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscription_follows_moved_endpoint() {
+    subscription_follows(async |service| RedisBackend::builder(service.url())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscription_beside_given_pool_follows_endpoint() {
+    subscription_follows(async |service| {
+        let builder = RedisBackend::from_pool(pool(service).await);
+        builder.notify(service.url())
+    })
+    .await;
 }
 
 /// The connections in use stay with the program.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_idle_connections_leave_given_pool() {
     let service = Service::start().await;
-    let pool = service.pool().await;
+    let pool = pool(&service).await;
     let mut used = pool.get().await.unwrap();
-    let builder = tower_lock::RedisBackend::from_pool(pool.clone());
+    let builder = RedisBackend::from_pool(pool.clone());
     let locks = manager_from(builder, LEASE).await;
     service.promote().await;
     service.lead_to_new();
@@ -71,8 +84,8 @@ async fn only_idle_connections_leave_given_pool() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_former_primary_are_closed() {
     let service = Service::start().await;
-    let builder = service.builder(Place::UrlWithReplicas).await;
-    let locks = manager_from(builder, LEASE).await;
+    let settings = builder(&service, Place::UrlWithReplicas).await;
+    let locks = manager_from(settings, LEASE).await;
     let all = (0..100).map(|n| locks.acquire(format!("{n}")).into_future());
     let guards = futures_util::future::join_all(all).await;
     drop(guards);

@@ -1,4 +1,4 @@
-//! A primary behind a virtual address, and its failover.
+//! Clients of a primary behind a virtual address.
 
 use std::fmt::Debug;
 use std::num::NonZeroUsize;
@@ -10,9 +10,7 @@ use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{LockGuard, LockManager, RedisBackend};
 
 use crate::support::engine::{SECOND, by, manager_from};
-use crate::support::patience::until;
-use crate::support::redis_server::RedisServer;
-use crate::support::vip::Vip;
+use crate::support::service::Service;
 
 /// For locks that are lost unless they are renewed within this time.
 pub(super) const LEASE: std::time::Duration = std::time::Duration::from_secs(9);
@@ -20,96 +18,28 @@ pub(super) const LEASE: std::time::Duration = std::time::Duration::from_secs(9);
 /// The limit for a grant after the endpoint leads to the new primary.
 pub(super) const NEXT_GRANT: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Three servers, of which the first starts as the primary, behind one address.
-pub(super) struct Service {
-    pub(super) servers: Vec<RedisServer>,
-    pub(super) vip: Vip,
+/// Returns a pool of the program with 64 idle connections.
+pub(super) async fn pool(service: &Service) -> Pool {
+    let manager = Manager::new(service.url()).unwrap();
+    let pool = Pool::builder(manager)
+        .max_size(200)
+        .runtime(Runtime::Tokio1);
+    let pool = pool.build().unwrap();
+    let connections = join_all((0..64).map(|_| pool.get())).await;
+    assert!(connections.iter().all(Result::is_ok));
+    drop(connections);
+    assert_eq!(pool.status().available, 64);
+    pool
 }
 
-impl Service {
-    pub(super) async fn start() -> Self {
-        let options = ["--repl-diskless-sync-delay", "0"];
-        let servers: Vec<_> = (0..3).map(|_| RedisServer::start_with(&options)).collect();
-        let vip = Vip::start(servers[0].port()).await;
-        let service = Self { servers, vip };
-        service.follow(0, &[1, 2]).await;
-        service
-    }
-
-    async fn follow(&self, primary: usize, replicas: &[usize]) {
-        let port = self.servers[primary].port().to_string();
-        for replica in replicas {
-            self.servers[*replica].cli(&["REPLICAOF", "127.0.0.1", &port]);
-        }
-        let logs = || self.servers[primary].log();
-        let is_connected = |it: &usize| self.servers[*it].cli(&["ROLE"]).contains("connected");
-        until("replicas in sync", logs, || {
-            replicas.iter().all(is_connected)
-        })
-        .await;
-    }
-
-    /// Makes the second server the primary, and the first one its replica. The endpoint still leads to the first.
-    pub(super) async fn promote(&self) {
-        self.replicated().await;
-        self.servers[1].cli(&["REPLICAOF", "NO", "ONE"]);
-        self.follow(1, &[0, 2]).await;
-    }
-
-    /// As [`promote`](Self::promote), without the first server, which hangs.
-    pub(super) async fn promote_without_former(&self) {
-        self.replicated().await;
-        self.servers[0].stop_process();
-        self.servers[1].cli(&["REPLICAOF", "NO", "ONE"]);
-        self.follow(1, &[2]).await;
-    }
-
-    async fn replicated(&self) {
-        let offset = |it: usize| {
-            let info = self.servers[it].cli(&["INFO", "replication"]);
-            let offset = info
-                .lines()
-                .find(|line| line.starts_with("master_repl_offset:"));
-            offset.unwrap_or_default().trim().to_owned()
-        };
-        let logs = || self.servers[0].log();
-        until("replicated", logs, || {
-            offset(0) == offset(1) && offset(0) == offset(2)
-        })
-        .await;
-    }
-
-    pub(super) fn lead_to_new(&self) {
-        self.vip.lead_to(self.servers[1].port());
-    }
-
-    pub(super) fn url(&self) -> String {
-        format!("redis://{}", self.vip.address())
-    }
-
-    /// Returns a pool of the program with 64 idle connections.
-    pub(super) async fn pool(&self) -> Pool {
-        let manager = Manager::new(self.url()).unwrap();
-        let pool = Pool::builder(manager)
-            .max_size(200)
-            .runtime(Runtime::Tokio1);
-        let pool = pool.build().unwrap();
-        let connections = join_all((0..64).map(|_| pool.get())).await;
-        assert!(connections.iter().all(Result::is_ok));
-        drop(connections);
-        assert_eq!(pool.status().available, 64);
-        pool
-    }
-
-    pub(super) async fn builder(&self, place: Place) -> RedisBackendBuilder {
-        let by_url = |end: &str| RedisBackend::builder(format!("{}{end}", self.url()));
-        match place {
-            Place::Url => by_url(""),
-            Place::Resp2 => by_url("?protocol=2"),
-            Place::UrlWithReplicas => acknowledged(by_url("")),
-            Place::Pool => RedisBackend::from_pool(self.pool().await),
-            Place::PoolWithReplicas => acknowledged(RedisBackend::from_pool(self.pool().await)),
-        }
+pub(super) async fn builder(service: &Service, place: Place) -> RedisBackendBuilder {
+    let by_url = |end: &str| RedisBackend::builder(format!("{}{end}", service.url()));
+    match place {
+        Place::Url => by_url(""),
+        Place::Resp2 => by_url("?protocol=2"),
+        Place::UrlWithReplicas => acknowledged(by_url("")),
+        Place::Pool => RedisBackend::from_pool(pool(service).await),
+        Place::PoolWithReplicas => acknowledged(RedisBackend::from_pool(pool(service).await)),
     }
 }
 

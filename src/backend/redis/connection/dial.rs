@@ -349,7 +349,7 @@ pub(crate) struct Messages {
     /// The address of the server that it leads to.
     pub(crate) address: String,
     pub(crate) pushed: UnboundedReceiver<PushInfo>,
-    pub(crate) visit: Arc<Visit>,
+    pub(crate) visit: Visit,
 }
 
 /// Opens a connection for subscriptions. The caller sets the time limit.
@@ -389,7 +389,7 @@ pub(crate) async fn listen(
         connection,
         address,
         pushed,
-        visit: Arc::new(visit),
+        visit,
     })
 }
 

@@ -8,7 +8,7 @@ use crate::backend::BackendError;
 use crate::backend::redis::command::{
     Cause, CommandError, check, not_connected, not_primary, unavailable,
 };
-use crate::backend::redis::connection::{ROLE, Visit};
+use crate::backend::redis::connection::ROLE;
 
 /// The kind of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,24 +70,16 @@ pub(super) async fn ping(connection: &MultiplexedConnection) -> Result<(), Backe
         .map_err(Into::into)
 }
 
-/// Returns an error if the connection is dead, or leads to a replica since its address was in doubt.
+/// Returns an error if the connection is dead, or leads to a replica, whose subscribers the primary does not count.
 pub(super) async fn still_leads_there(
     connection: &MultiplexedConnection,
-    visit: &Visit,
 ) -> Result<(), BackendError> {
-    let moves = visit.moves();
-    if !visit.is_doubtful() {
-        return ping(connection).await;
+    let role = redis::cmd(ROLE);
+    let reply = connection.clone().send_packed_command(&role).await;
+    match not_primary(&reply.map_err(not_connected)?) {
+        Some(_) => Err(unavailable(Cause::NotPrimary)),
+        None => Ok(()),
     }
-    let reply = connection
-        .clone()
-        .send_packed_command(&redis::cmd(ROLE))
-        .await;
-    if not_primary(&reply.map_err(not_connected)?).is_some() {
-        return Err(unavailable(Cause::NotPrimary));
-    }
-    visit.checked(moves);
-    Ok(())
 }
 
 /// Returns `true` for the reply to a command. A push message that repeats the command and the channel is the

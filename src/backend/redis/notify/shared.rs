@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::pub_sub::{PubSub, still_leads_there};
 use super::topics::Topics;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{Locate, Messages, Network, Outage, Visit, listen, within};
+use crate::backend::redis::connection::{Locate, Messages, Network, Outage, listen, within};
 use crate::backend::{BackendError, Hints};
 use crate::observe::Part;
 
@@ -122,7 +122,7 @@ impl Shared {
     pub(super) async fn left_behind(
         &self,
         recoveries: &mut Hints,
-        (connection, address, visit): (MultiplexedConnection, String, Arc<Visit>),
+        (connection, address): (MultiplexedConnection, String),
     ) -> BackendError {
         loop {
             recoveries.next().await;
@@ -131,7 +131,7 @@ impl Shared {
             {
                 return unavailable(Cause::NotPrimary);
             }
-            if let Err(error) = self.replied(still_leads_there(&connection, &visit)).await {
+            if let Err(error) = self.replied(still_leads_there(&connection)).await {
                 return error;
             }
         }

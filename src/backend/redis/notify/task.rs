@@ -93,8 +93,7 @@ impl Task {
             let connected = Instant::now();
             let end = match messages {
                 Ok(messages) => {
-                    let visit = Arc::clone(&messages.visit);
-                    let link = (messages.connection.clone(), messages.address.clone(), visit);
+                    let link = (messages.connection.clone(), messages.address.clone());
                     tokio::select! {
                         end = self.serve(messages) => end,
                         // `serve` may be dropped at any await: all channels become wanted below.
