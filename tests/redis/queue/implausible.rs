@@ -27,12 +27,12 @@ fn implausible_count_begins_one_turn_per_pause() {
     for _ in 0..3 {
         for number in [1, 2].repeat(10) {
             // A turn passes without a client.
-            let attempts = (0..20).map(|_| {
+            let mut attempts = (0..20).map(|_| {
                 server.advance(1);
                 run(contend(number))
             });
             let is_granted = |reply| matches!(reply, Reply::Granted(_) | Reply::Again(_));
-            assert!(attempts.map(is_granted).any(|it| it));
+            assert!(attempts.any(is_granted));
             run(contend(3 - number));
             turns += i64::from(run(Call::Release(lease(number))) == Reply::Number(3));
         }
