@@ -77,6 +77,17 @@ impl Service {
             node.cli(&["CLUSTER", "REPLICATE", &id]);
         }
         service.follow(0, &[1, 2]).await;
+        // A cluster lists a replica once it has received writes. Clients then know it before a failover.
+        service.servers[0].cli(&["SET", "written", "1"]);
+        service.servers[0].cli(&["DEL", "written"]);
+        let listed = || service.servers[0].cli(&["CLUSTER", "SLOTS"]);
+        let are_listed = |id: &String| listed().contains(id.trim());
+        let ids = service
+            .servers
+            .iter()
+            .map(|it| it.cli(&["CLUSTER", "MYID"]));
+        let ids: Vec<_> = ids.collect();
+        until("listed", listed, || ids.iter().all(are_listed)).await;
         service
     }
 

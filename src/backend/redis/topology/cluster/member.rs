@@ -1,6 +1,6 @@
 //! A node of the cluster, as a server to connect to.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -25,6 +25,7 @@ impl Member {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Locate for Member {
     fn address(&self) -> &str {
         self.target.address()
@@ -33,6 +34,25 @@ impl Locate for Member {
     fn locate(&self) -> BoxFuture<'_, Result<Target, BackendError>> {
         self.target.locate()
     }
+
+    fn moved<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Target> {
+        self.target.moved(address)
+    }
+
+    fn has_left(&self, address: &str) -> bool {
+        self.target.has_left(address)
+    }
+
+    fn is_named_by(&self, redirection: &str) -> bool {
+        self.target.is_named_by(redirection)
+    }
+
+    fn can_move(&self) -> bool {
+        self.target.can_move()
+    }
+
+    /// The server at an address never changes.
+    fn look_out(self: Arc<Self>) {}
 
     fn check<'a>(
         &'a self,
