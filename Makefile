@@ -47,7 +47,7 @@ SEED ?=
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
 	@echo 'make test-long  topologies, load, each fault once, and processes that are killed for PROCESSES_SECONDS=n'
-	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1 (requires Python)'
+	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1, and proxies (EXCLUDE="names"; requires Python, Go, Maven)'
 	@echo 'make browser   the dashboard in Chromium (STORE=1 replaces docs/dashboard.png)'
 	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
 	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (requires a nightly Rust and cargo-fuzz)'
