@@ -62,6 +62,7 @@ impl Identity {
     }
 
     /// Returns `true` the first time in a doubt.
+    #[cfg(any(feature = "tracing", test))]
     pub(super) fn must_log(&self) -> bool {
         !std::mem::replace(&mut self.known().logged, true)
     }
