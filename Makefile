@@ -75,9 +75,10 @@ test: server curl examples
 examples:
 	$(CARGO) build --workspace --all-features --bins --examples
 
-# The tests that `make test` skips, and the programs that `cargo test` excludes.
+# The tests that `make test` skips, and the programs that `cargo test` excludes. Each of these tests starts many servers, so
+# fewer of them run at a time.
 test-long: server examples
-	CARGO='$(CARGO)' .ci/test --package tests --all-features --test engine --test redis -- $(LONG)
+	RUST_TEST_THREADS=4 CARGO='$(CARGO)' .ci/test --package tests --all-features --test engine --test redis -- $(LONG)
 	CARGO='$(CARGO)' .ci/test --package tests --all-features --test faults --test processes
 
 # The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.
