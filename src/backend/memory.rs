@@ -176,6 +176,10 @@ impl Node for Memory {
         let now = Instant::now();
         Ok(self.state().try_acquire(request, now, counter))
     }
+
+    fn server_id(&self) -> Option<u64> {
+        Some(Arc::as_ptr(&self.state).addr() as u64)
+    }
 }
 
 impl fmt::Debug for Memory {

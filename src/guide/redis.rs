@@ -132,7 +132,7 @@
 //! - shared locks and permits: `+hget +hgetall`,
 //! - a database in the URL: `+select`,
 //! - a `quarantine`: `+set +info`,
-//! - the nodes of a `Quorum`: `+get +set`,
+//! - the nodes of a `Quorum`: `+get +set`, and `+info` to find a server that two of them lead to,
 //! - `force_release`, and the holder in `inspect`: `+hgetall`,
 //! - the warning of an eviction policy: `+info`.
 //!

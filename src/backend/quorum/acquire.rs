@@ -65,13 +65,19 @@ impl Candidacy {
             Some(counter) => self.agree(counter.max(proposal)).await,
             None => None,
         };
-        match elected {
+        // A vote may have opened the connection that shows it, or that leads to another server again.
+        let duplicate = self.inner.duplicate();
+        match elected.filter(|_| duplicate.is_none()) {
             Some(counter) => {
                 self.teach(counter);
                 self.leave();
                 Ok(Acquired::granted(counter))
             }
-            None => self.concede(began).await,
+            None => match (self.concede(began).await, duplicate) {
+                (Err(unknown), _) if unknown.may_have_taken_effect() => Err(unknown),
+                (_, Some(nodes)) => Err(fault::duplicate(nodes)),
+                (conceded, None) => conceded,
+            },
         }
     }
 

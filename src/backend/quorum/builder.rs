@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::Quorum;
+use super::fault;
 use super::inner::Inner;
 use super::node::{ErasedNode, Node};
 use crate::ConfigError;
@@ -55,8 +56,8 @@ impl QuorumBuilder {
     ///
     /// # Errors
     ///
-    /// Returns a [`ConfigError`] for `node` if the number of nodes is even or below 3, and for
-    /// `node_timeout` if it is out of bounds.
+    /// Returns a [`ConfigError`] for `node` if the number of nodes is even or below 3 or if two of them are
+    /// [one server](Node::server_id), and for `node_timeout` if it is out of bounds.
     pub fn build(self) -> Result<Quorum, ConfigError> {
         let advice = match self.nodes.len() {
             0..3 => "use 3 or 5, or a single store without a quorum",
@@ -75,7 +76,11 @@ impl QuorumBuilder {
                 format!("{timeout:?} is not within {MIN_NODE_TIMEOUT:?} to {MAX_NODE_TIMEOUT:?}");
             return Err(ConfigError::new("node_timeout", problem));
         }
-        Ok(Quorum::new(Inner::new(self.nodes, timeout)))
+        let inner = Inner::new(self.nodes, timeout);
+        match inner.duplicate() {
+            Some(nodes) => Err(ConfigError::new("node", fault::same_server(&nodes))),
+            None => Ok(Quorum::new(inner)),
+        }
     }
 }
 

@@ -8,6 +8,8 @@ enum Cause {
     Engaged,
     #[error("node has not confirmed earlier releases")]
     Behind,
+    #[error("{}", same_server(.0))]
+    SameServer((usize, usize)),
     #[error("of {nodes} nodes, {failed} failed and {silent} did not reply")]
     NoMajority {
         nodes: usize,
@@ -16,6 +18,20 @@ enum Cause {
         #[source]
         first: Option<BackendError>,
     },
+}
+
+/// Describes two nodes, by their indices.
+pub(super) fn same_server((first, second): &(usize, usize)) -> String {
+    format!(
+        "nodes {} and {} are one server, which would vote twice: use servers that share nothing",
+        first + 1,
+        second + 1,
+    )
+}
+
+/// Creates the error of two nodes that are one server.
+pub(super) fn duplicate(nodes: (usize, usize)) -> BackendError {
+    BackendError::refused(BackendErrorKind::Misconfigured, Cause::SameServer(nodes))
 }
 
 /// Creates the error of a node to which nothing was sent, because a command is in flight.

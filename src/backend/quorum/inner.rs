@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use smallvec::SmallVec;
+
 use super::flight::Flight;
 use super::ledger::Ledger;
 use super::node::ErasedNode;
@@ -38,6 +40,16 @@ impl Inner {
             proposals: Proposals::new(clock),
             spawner: Spawner::default(),
         })
+    }
+
+    /// Returns two nodes that are one server.
+    pub(super) fn duplicate(&self) -> Option<(usize, usize)> {
+        let ids: SmallVec<[_; 5]> = self.nodes.iter().map(|node| node.server_id()).collect();
+        let same = |node: usize| {
+            let first = ids.iter().position(|id| *id == ids[node])?;
+            (ids[node].is_some() && first < node).then_some((first, node))
+        };
+        (1..ids.len()).find_map(same)
     }
 
     pub(super) fn majority(&self) -> usize {

@@ -53,6 +53,12 @@ pub trait Node: Backend {
         request: &AcquireRequest,
         fence: Fence,
     ) -> impl Future<Output = Result<Acquired, BackendError>> + Send;
+
+    /// Returns an id of the server that votes, or `None` if it is unknown. A quorum calls this for each acquire, and
+    /// grants nothing while two nodes have the same id: one server would vote twice.
+    fn server_id(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The effect of a granted [`vote`](Node::vote) on the counter of a [`Node`].
@@ -90,6 +96,7 @@ pub(super) trait ErasedNode: ErasedBackend {
         request: AcquireRequest,
         fence: Fence,
     ) -> BoxFuture<Result<Acquired, BackendError>>;
+    fn server_id(&self) -> Option<u64>;
 }
 
 impl<N: Node> ErasedNode for N {
@@ -99,5 +106,9 @@ impl<N: Node> ErasedNode for N {
         fence: Fence,
     ) -> BoxFuture<Result<Acquired, BackendError>> {
         outcome(async move { Node::vote(&*self, &request, fence).await })
+    }
+
+    fn server_id(&self) -> Option<u64> {
+        Node::server_id(self)
     }
 }

@@ -358,6 +358,12 @@ impl Node for RedisBackend {
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
     }
+
+    /// Derived from the server's run id, which the dial of a connection reads. Unknown before the first one, from
+    /// Sentinel or a cluster, and for a user that may not call `INFO`.
+    fn server_id(&self) -> Option<u64> {
+        self.inner.topology.server_id()
+    }
 }
 
 impl fmt::Debug for RedisBackend {

@@ -9,12 +9,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tower_lock::backend::QuorumBuilder;
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Node, Release};
-use tower_lock::{Backend, LockKey, LockManager, Quorum, RedisBackend};
+use tower_lock::{Backend, ErrorKind, LockKey, LockManager, Quorum, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::{FENCE, MS, Monitor, SECOND, within};
+use crate::support::errors::chain;
 use crate::support::redis_server::RedisServer;
+use crate::support::vip::Vip;
 
 /// The counter that the nodes agree on.
 const QUORUM_FENCE: &str = "lock:{fencing-token}%quorum";
@@ -350,4 +353,64 @@ async fn empty_node_in_quarantine_casts_no_vote() {
         back.elapsed()
     );
     assert_eq!(first, 0, "the quarantine must not restore the lost counter");
+}
+
+async fn nodes(urls: [String; 3]) -> QuorumBuilder {
+    let mut quorum = Quorum::builder();
+    for url in urls {
+        quorum = quorum.node(RedisBackend::builder(url).connect().await.unwrap());
+    }
+    quorum
+}
+
+#[tokio::test]
+async fn quorum_with_one_server_twice_is_rejected() {
+    let [one, other] = [RedisServer::start(), RedisServer::start()];
+    let by_socket = format!("redis+unix://{}", one.socket().display());
+    let quorum = nodes([one.url(), other.url(), by_socket]).await;
+    let error = quorum.build().unwrap_err();
+    assert_eq!(error.field(), "node");
+    assert!(error.to_string().contains("nodes 1 and 3"), "{error}");
+}
+
+/// The address of the third node leads to the first one from some time on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quorum_finds_server_twice_later() {
+    let servers: [_; 3] = std::array::from_fn(|_| RedisServer::start());
+    let vip = Vip::start(servers[2].port()).await;
+    let third = format!("redis://{}", vip.address());
+    let quorum = nodes([servers[0].url(), servers[1].url(), third]).await;
+    let locks = LockManager::builder(quorum.build().unwrap())
+        .watchdog_timeout(LEASE)
+        .build()
+        .unwrap();
+    let held = locks.acquire("held").await.unwrap();
+    vip.lead_to(servers[0].port());
+    servers[2].cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    // The next connection of the third node shows it.
+    let refused = async {
+        loop {
+            match locks.acquire("k").wait(SECOND).await {
+                Err(error) if error.kind() == ErrorKind::Misconfigured => break error,
+                outcome => drop(outcome),
+            }
+            sleep(20 * MS).await;
+        }
+    };
+    let error = timeout(10 * SECOND, refused).await.expect("a refusal");
+    assert!(
+        chain(&error).contains("nodes 1 and 3 are one server"),
+        "{error:?}"
+    );
+    sleep(LEASE).await;
+    assert!(held.is_held(), "{:?}", held.lost_reason());
+
+    vip.lead_to(servers[2].port());
+    servers[0].cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let granted = async {
+        while locks.acquire("k").wait(SECOND).await.is_err() {
+            sleep(20 * MS).await;
+        }
+    };
+    timeout(10 * SECOND, granted).await.expect("a grant");
 }

@@ -54,3 +54,4 @@ pub(crate) use request::{Called, Reply, Request, Resend, Undo, after};
 pub(crate) use server::Certificates;
 pub use server::Credentials;
 pub(crate) use server::{AddressMap, Locate, Provider, Target, Targets, Transport};
+pub(crate) use spread::Spread;

@@ -3,8 +3,10 @@
 //! A server that rejects calls over several slots gets calls of one slot. A proxy that does not check a call sends it
 //! to the server of its first key. The call for one lock then finds the body at another server than the call for many,
 //! and a key has two owners. Hence each new connection writes keys in one call, and deletes each alone.
+//!
+//! A quorum needs the id of the server, which is read in the same round trip.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use uuid::Uuid;
 
 use crate::LockKey;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, Names, SPAN, not_connected};
+use crate::backend::redis::command::{Cause, Names, SPAN, not_connected, text};
 
 /// The keys of one call. Two servers have all of them at one of the two with a probability of 1 in 2^63.
 const SPANNED: u8 = 64;
@@ -33,6 +35,10 @@ pub(crate) struct Spread {
     pub(crate) is_sharded: AtomicBool,
     /// The number of keys that another server than that of the call has, or 0.
     elsewhere: AtomicU8,
+    /// The start of the run id, or 0.
+    server: AtomicU64,
+    /// The user may not read the run id, so nothing asks again.
+    is_unnamed: AtomicBool,
     /// The time of the last probe.
     probed_at: Mutex<Option<Instant>>,
 }
@@ -43,6 +49,8 @@ impl Spread {
             names,
             is_sharded: AtomicBool::new(false),
             elsewhere: AtomicU8::new(0),
+            server: AtomicU64::new(0),
+            is_unnamed: AtomicBool::new(false),
             probed_at: Mutex::default(),
         }
     }
@@ -51,6 +59,21 @@ impl Spread {
     pub(super) fn found(&self) -> Option<Cause> {
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
         (elsewhere > 0).then_some(Cause::Spread(elsewhere, SPANNED))
+    }
+
+    /// Returns the id of the last server, which changes with its restart.
+    pub(crate) fn server(&self) -> Option<u64> {
+        Some(self.server.load(Ordering::Relaxed)).filter(|id| *id != 0)
+    }
+
+    fn name(&self, info: &Value) {
+        let info = text(info);
+        let id = info
+            .as_deref()
+            .and_then(|it| it.lines().find_map(|line| line.strip_prefix("run_id:")))
+            .and_then(|id| u64::from_str_radix(id.get(..16)?, 16).ok());
+        self.is_unnamed.store(id.is_none(), Ordering::Relaxed);
+        self.server.store(id.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Returns `true` if the caller must probe again. Others need not.
@@ -107,6 +130,10 @@ impl Spread {
         let keys = (0..SPANNED).map(|n| LockKey::from_parts(["self-test", &id, &n.to_string()]));
         let keys: Vec<_> = keys.collect();
         let mut commands = redis::pipe();
+        let names_server = at_once && !self.is_unnamed.load(Ordering::Relaxed);
+        if names_server {
+            commands.cmd("INFO").arg("server");
+        }
         let call = commands.cmd("EVAL").arg(SPAN).arg(keys.len());
         for key in &keys {
             call.arg(names.body(key));
@@ -119,7 +146,11 @@ impl Spread {
         for key in &keys {
             commands.cmd("DEL").arg(names.body(key));
         }
-        send(connection, &commands).await
+        let mut replies = send(connection, &commands).await?;
+        if names_server && !replies.is_empty() {
+            self.name(&replies.remove(0));
+        }
+        Ok(replies)
     }
 }
 

@@ -51,6 +51,11 @@ pub(crate) trait Topology: Send + Sync {
     /// Returns one route for each fencing counter of the node.
     fn counters(&self, node: &Arc<Node>) -> Routes;
 
+    /// Returns an id of the only server, if it is known.
+    fn server_id(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the node of the key if it has further fencing counters.
     fn siblings(&self, key: &LockKey) -> Option<Arc<Node>>;
 }

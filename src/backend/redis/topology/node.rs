@@ -7,7 +7,7 @@ use super::publishing::Publishing;
 use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
 use crate::backend::redis::command::Names;
-use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage};
+use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage, Spread};
 use crate::backend::redis::notify::Notifier;
 use crate::observe::Part;
 
@@ -81,8 +81,8 @@ impl Node {
         self.connections[0].address()
     }
 
-    pub(crate) fn is_sharded(&self) -> &AtomicBool {
-        &self.connections[0].connector().spread.is_sharded
+    pub(crate) fn spread(&self) -> &Spread {
+        &self.connections[0].connector().spread
     }
 
     /// Returns the index of a key's connection. It never changes, so that a release cannot overtake its

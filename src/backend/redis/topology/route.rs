@@ -82,7 +82,7 @@ impl Route {
 
     /// Records that the server rejects calls over several slots. New routes to it have a slot.
     pub(crate) fn mark_sharded(&self) {
-        self.node.is_sharded().store(true, Ordering::Relaxed);
+        self.node.spread().is_sharded.store(true, Ordering::Relaxed);
     }
 
     /// Returns the route of a key with this slot.

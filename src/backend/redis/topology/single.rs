@@ -31,7 +31,7 @@ impl Single {
     }
 
     fn is_sharded(&self) -> bool {
-        self.node.is_sharded().load(Ordering::Relaxed)
+        self.node.spread().is_sharded.load(Ordering::Relaxed)
     }
 }
 
@@ -92,6 +92,10 @@ impl Topology for Single {
             true => Box::new((0..SLOTS).map(move |slot| any.in_slot(slot))),
             false => Box::new(std::iter::once(any)),
         }
+    }
+
+    fn server_id(&self) -> Option<u64> {
+        self.node.spread().server()
     }
 
     fn siblings(&self, _key: &LockKey) -> Option<Arc<Node>> {
