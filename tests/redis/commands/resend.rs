@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
@@ -74,12 +74,18 @@ async fn release(backend: &RedisBackend, lease: LeaseId) -> Released {
 async fn spares_next_holder(
     forced: impl AsyncFn(&RedisBackend, &LockKey, &str) -> Result<ForceReleased, BackendError>,
 ) {
+    join_all(MODES.map(|mode| spares_next_in(mode, &forced))).await;
+}
+
+async fn spares_next_in(
+    mode: Mode,
+    forced: &impl AsyncFn(&RedisBackend, &LockKey, &str) -> Result<ForceReleased, BackendError>,
+) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (direct, backend) = (connect(server.url()).await, connect(proxy.url()).await);
     // The replies are longer than the step, so each of them is cut.
-    let bytes = |mode| (0..150).step_by(3).map(move |bytes| (mode, bytes));
-    for (mode, bytes) in MODES.into_iter().flat_map(bytes) {
+    for bytes in (0..150).step_by(3) {
         let holder = grant_in(&direct, mode).await;
         // Long enough for the next holder before the resend.
         proxy.delay(20 * MS);

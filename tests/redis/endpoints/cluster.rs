@@ -1,5 +1,6 @@
 //! A cluster with one name for all servers of a shard.
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 use tower_lock::RedisBackend;
 
@@ -28,9 +29,7 @@ async fn moved_to_same_address_serves_and_keeps_locks() {
     let scripts = || service.servers[0].calls("evalsha");
     let maps = || service.servers[0].calls("cluster|slots");
     let before = (scripts(), maps());
-    for client in clients {
-        client.keeps_lock().await;
-    }
+    join_all(clients.map(Client::keeps_lock)).await;
     assert_eq!((scripts(), maps()), before);
 }
 
@@ -43,7 +42,5 @@ async fn stopped_node_with_same_address_is_left() {
     for client in &clients {
         client.is_served(deadline).await;
     }
-    for client in clients {
-        client.keeps_lock().await;
-    }
+    join_all(clients.map(Client::keeps_lock)).await;
 }

@@ -121,7 +121,7 @@ async fn stopped_primary_of_pool_with_replicas_is_left() {
 /// A failover pauses the writes first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_writes_before_failover_end_at_new_primary() {
-    for place in [Place::Url, Place::UrlWithReplicas] {
+    let follows = async |place| {
         let service = Service::start().await;
         let client = Client::connect(place, builder(&service, place).await).await;
         service.servers[0].cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
@@ -134,5 +134,6 @@ async fn paused_writes_before_failover_end_at_new_primary() {
         };
         tokio::join!(client.is_served(deadline), fails_over);
         client.keeps_lock().await;
-    }
+    };
+    tokio::join!(follows(Place::Url), follows(Place::UrlWithReplicas));
 }
