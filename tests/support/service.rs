@@ -25,7 +25,7 @@ impl Service {
             is_cluster: false,
         };
         service.replicate(0, &[1, 2]);
-        service.follow(0, &[1, 2]).await;
+        service.acknowledge_writes().await;
         service
     }
 
@@ -76,10 +76,8 @@ impl Service {
         for node in &service.servers[1..] {
             node.cli(&["CLUSTER", "REPLICATE", &id]);
         }
-        service.follow(0, &[1, 2]).await;
         // A cluster lists a replica once it has received writes. Clients then know it before a failover.
-        service.servers[0].cli(&["SET", "written", "1"]);
-        service.servers[0].cli(&["DEL", "written"]);
+        service.acknowledge_writes().await;
         let listed = || service.servers[0].cli(&["CLUSTER", "SLOTS"]);
         let are_listed = |id: &String| listed().contains(id.trim());
         let ids = service
@@ -103,6 +101,24 @@ impl Service {
         let is_connected = |it: &usize| self.servers[*it].cli(&["ROLE"]).contains("\nconnected");
         let are_all = || replicas.iter().all(is_connected);
         until("replicas in sync", logs, are_all).await;
+    }
+
+    /// Writes to the first server, and waits until the others have acknowledged it. A replica is in sync up to a second
+    /// before its primary sends it writes.
+    async fn acknowledge_writes(&self) {
+        self.follow(0, &[1, 2]).await;
+        let primary = &self.servers[0];
+        primary.cli(&["SET", "written", "1"]);
+        primary.cli(&["DEL", "written"]);
+        let info = || primary.cli(&["INFO", "replication"]);
+        let have_acknowledged = || {
+            let info = info();
+            let mut lines = info.lines().map(str::trim);
+            let written = lines.find_map(|it| it.strip_prefix("master_repl_offset:"));
+            let acknowledged = format!(",offset={},", written.expect("the offset"));
+            info.matches(&acknowledged).count() == 2
+        };
+        until("acknowledged", info, have_acknowledged).await;
     }
 
     /// Makes the second server the primary, and the first one its replica, without a loss of writes. The endpoint
