@@ -95,8 +95,8 @@ impl Row {
         );
         if let Some(seconds) = seconds {
             let seconds: u64 = seconds.parse().expect("whole seconds");
-            // The holder has held for some seconds, and waiters are ahead.
-            assert!((1..=10).contains(&seconds), "{self:?}: {seconds}");
+            // The holder has held for some seconds, longer on a busy machine, and waiters are ahead.
+            assert!((1..=60).contains(&seconds), "{self:?}: {seconds}");
         }
     }
 

@@ -127,10 +127,11 @@ async fn side_by_side(pauses_of_old: &[Duration], pauses_of_new: &[Duration]) ->
     served
 }
 
-/// Expects that each of these processes received a tenth of an equal share, and waited for at most `limit`.
+/// Expects that each of these processes waited for at most `limit`, and received a part of an equal share. The part is
+/// small: on a busy machine, a process that only polls seldom attempts while the lock is free.
 fn assert_served(served: &[Served], equal_share: u32, limit: Duration) {
     for process in served {
-        let fair = process.grants * 10 >= equal_share && process.longest < limit;
+        let fair = process.grants * 40 >= equal_share && process.longest < limit;
         assert!(fair, "{process:?} of {equal_share}");
     }
 }
