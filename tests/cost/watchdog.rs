@@ -10,15 +10,23 @@ const HELD: usize = 100_000;
 const PAUSE: Duration = Duration::from_nanos(1_000_000_000 / 130);
 const LEASE: Duration = Duration::from_millis(20);
 const SPAN: Duration = Duration::from_secs(1);
-/// The share of a core that the short leases may use: 3 % in a release build, which uses 1.6 to 2.4 % with cold caches,
-/// and up to twice as much with that of tests, on a busy machine.
-const LIMIT: f64 = if cfg!(debug_assertions) { 0.06 } else { 0.03 };
+/// How much more CPU time the short leases may use beside the held locks, which also leave them cold caches.
+const LIMIT: f64 = 4.0;
 
 /// The CPU time of this thread, which runs all tasks of the runtime.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let nanos = stat.split_whitespace().next().unwrap().parse().unwrap();
     Duration::from_nanos(nanos)
+}
+
+/// Returns the least share of a core that the short leases use. Cold caches and other programs only add to it.
+async fn least_load(locks: &LockManager) -> f64 {
+    let mut least = f64::INFINITY;
+    for name in ["first", "second", "third"] {
+        least = least.min(load(locks, name).await);
+    }
+    least
 }
 
 /// Returns the share of a core that the short leases use.
@@ -40,6 +48,7 @@ async fn load(locks: &LockManager, name: &str) -> f64 {
 
 #[tokio::test]
 async fn held_locks_do_not_slow_short_leases() {
+    let alone = least_load(&LockManager::in_memory()).await;
     let locks = LockManager::in_memory();
     let mut guards = Vec::with_capacity(HELD);
     for n in 0..HELD {
@@ -47,15 +56,15 @@ async fn held_locks_do_not_slow_short_leases() {
     }
     // Renewals are due 10 s after the grant: none falls into the measured span.
     sleep(Duration::from_millis(100)).await;
-    // Cold caches only add to the CPU time, so the least of three spans counts.
-    let mut least = f64::INFINITY;
-    for name in ["first", "second", "third"] {
-        least = least.min(load(&locks, name).await);
-    }
+    let beside = least_load(&locks).await;
     assert!(guards.iter().all(|guard| guard.is_held()));
-    let per_cent = 100.0 * least;
-    println!("{per_cent:.2} % of a core");
-    assert!(least <= LIMIT, "{per_cent:.2} % of a core");
+    let shares = format!(
+        "{:.2} % of a core, alone {:.2} %",
+        100.0 * beside,
+        100.0 * alone
+    );
+    println!("{shares}");
+    assert!(beside <= LIMIT * alone, "{shares}");
 }
 
 /// All leases are due in one round, as after an outage of the backend.
