@@ -67,7 +67,6 @@
 //! | `warn` | `locks cannot be released` | a server rejects releases. They are retried until the leases expire, and until then the keys stay held |
 //! | `warn` | `lock server denies the queue of a permitted lock`, once per process | the user may use the key of a lock and not the keys of its queue, so its waiters compete with other processes. Add the key patterns of the [permissions](super::redis#permissions) |
 //! | `warn` | `release notifications unavailable` | waiters poll until the subscription is restored |
-//! | `warn` | `releases are not published` | the user may not publish. The waiters of this process poll, and those of other processes wait for up to 1 s more |
 //! | `warn` | `sentinels unavailable` | no sentinel of the URL replies |
 //! | `info` | `… again`, or `server removed` | the end of an outage |
 //! | `warn` | `requests run without their lock` | the backend is unavailable, and `on_unavailable` lets requests pass |

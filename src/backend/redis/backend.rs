@@ -196,7 +196,7 @@ impl Backend for RedisBackend {
         inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
-        request.listens = request.listens && !route.is_unpublished() && inner.is_subscribed(key);
+        request.listens = request.listens && inner.is_subscribed(key);
         let outcome = inner.calls.contend(at, &request).await;
         if let Ok(Contended::Waiting { ttl, .. }) = outcome {
             inner.network.saw_lease(ttl);
@@ -244,7 +244,7 @@ impl Backend for RedisBackend {
         inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
-        request.listens &= !at.route.is_unpublished() && inner.is_subscribed(key);
+        request.listens &= inner.is_subscribed(key);
         let passed = inner.calls.release_or_keep(at, &request, own, true);
         Ok(match passed.await? {
             Passed::Kept(counter) => ReleasedOrKept::kept(counter),

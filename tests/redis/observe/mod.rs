@@ -4,5 +4,4 @@
 mod dashboard;
 mod logs;
 mod metrics;
-mod publishing;
 mod writes;

@@ -11,9 +11,7 @@ use crate::observe;
 /// The reply of `acquire_all` for a granted key.
 const GRANTED: i64 = -3;
 
-/// What the outcome of a release has in addition if the server rejected its message. The number of waiters that were
-/// passed over comes above.
-const UNPUBLISHED: u64 = 4;
+/// What the outcome of a release has in addition for each waiter that was passed over.
 const PASSED_OVER: u64 = 10;
 
 /// One outcome per key of a call, or the failure of the whole call.
@@ -114,7 +112,7 @@ pub(super) fn released(reply: &Value, absent: Released) -> Result<Released, Back
 /// Counts what the queue did with a free key, and returns it.
 fn served(freed: u64) -> Released {
     observe::passed_over(freed / PASSED_OVER);
-    match freed % PASSED_OVER % UNPUBLISHED {
+    match freed % PASSED_OVER {
         2 => {
             observe::transferred();
             Released::Transferred
@@ -122,25 +120,6 @@ fn served(freed: u64) -> Released {
         3 => Released::LeftToOthers,
         _ => Released::Released,
     }
-}
-
-/// Returns the index of a release whose message the server rejected.
-pub(super) fn unpublished(reply: &Value) -> Option<usize> {
-    match reply {
-        // The usual reply is 1.
-        Value::Int(..=3) => None,
-        Value::Int(released) => {
-            let outcome = released.unsigned_abs() % PASSED_OVER;
-            (outcome > UNPUBLISHED).then_some(0)
-        }
-        Value::Array(replies) => replies.iter().position(|it| unpublished(it).is_some()),
-        _ => None,
-    }
-}
-
-/// Returns `true` if the server rejected the message of a `contend`.
-pub(super) fn is_contend_unpublished(reply: &Value) -> bool {
-    matches!(reply, Value::Array(fields) if fields.get(3).and_then(unpublished).is_some())
 }
 
 /// Returns the time until the next attempt, and the error of a place in the queue that the server rejected.

@@ -7,7 +7,6 @@
 //! | `single`, `sentinel`, `cluster` | one server, the primary of a service, nodes with slots |
 //! | `node` | one server and the connections to it |
 //! | `route` | the way of a command to the server of its key |
-//! | `publishing` | whether a server accepts the messages of releases |
 //! | `replicas` | acquires that wait for replicas |
 //! | `key_batches` | calls for many keys |
 //!
@@ -18,7 +17,6 @@ mod key_batches;
 mod kind;
 mod node;
 mod open;
-mod publishing;
 mod replicas;
 mod route;
 mod sentinel;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::publishing::Publishing;
 use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
 use crate::backend::redis::command::Names;
@@ -40,7 +39,6 @@ pub(crate) struct Node {
     pub(crate) outage: Outage,
     /// Logs that the server rejects releases.
     pub(crate) unreleased: Outage,
-    pub(crate) publishing: Publishing,
     pub(crate) notifier: Notifier,
     /// A task inspects the counters of all slots.
     pub(crate) preparing: AtomicBool,
@@ -62,7 +60,6 @@ impl Node {
             "locks can be released again",
             &connector.address,
         );
-        let publishing = Publishing::new(&connector.address);
         let connections = 0..settings.connections;
         Self {
             connections: connections
@@ -71,7 +68,6 @@ impl Node {
             replicas: settings.min_replicas.map(|it| Replicas::new(it, room)),
             outage,
             unreleased,
-            publishing,
             notifier,
             preparing: AtomicBool::new(false),
         }

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use redis::Cmd;
-
 use super::cluster::Cluster;
 use super::node::Node;
-use super::publishing;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
 use crate::backend::redis::connection::{Connection, Outage, Reply, Request, after};
@@ -118,18 +115,6 @@ impl Route {
     /// Returns the log of the node's rejected releases.
     pub(crate) fn unreleased(&self) -> &Outage {
         &self.node.unreleased
-    }
-
-    /// Returns `true` while the node rejects the messages of releases.
-    pub(crate) fn is_unpublished(&self) -> bool {
-        self.node.publishing.is_rejected()
-    }
-
-    /// Reports that the node rejected these messages inside a script.
-    pub(crate) fn report_unpublished(&self, messages: Vec<Cmd>) {
-        if self.node.publishing.reject() {
-            publishing::start(&self.node, self.index, messages);
-        }
     }
 
     /// Sends a command as [`Connection::send`], or as [`Replicas::acquire`] if replicas must acknowledge what it

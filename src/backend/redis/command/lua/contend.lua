@@ -44,7 +44,7 @@ if not again then
       end
       local to = transfer(body, queue, channel, now, lease)
       if to == '~' then
-        sent(publish(PUBLISH, channel, '0'))
+        publish(PUBLISH, channel, '0')
         left, outcome = TURN, 3
       elseif to and to ~= lease then
         outcome = 2
@@ -71,7 +71,7 @@ if not again then
       return queued and live(queue, now)
     end)
     if fine and count then
-      outcome = outcome + unpublished + 10 * passed_over
+      outcome = outcome + 10 * passed_over
       return { left, count, queued, outcome, fence and queued == 0 and last_number(fence, now) or nil, CONFIRM }
     elseif not fine then
       -- Redis and Valkey turn an error that `pcall` catches into a text. Another server may return the table.

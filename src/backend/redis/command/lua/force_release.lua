@@ -31,7 +31,7 @@ else
   redis.call('del', KEYS[1])
 end
 if not KEYS[2] then
-  sent(publish(PUBLISH, ARGV[2], '0'))
-  return 1 + unpublished
+  publish(PUBLISH, ARGV[2], '0')
+  return 1
 end
 return free(KEYS[1], KEYS[2], ARGV[2])

@@ -43,8 +43,6 @@ local LIFE, CONFIRM, POLLED, ALIVE, STEP, POLL, TURN, PAUSE = '6000', 1500, 300,
 local MOST = 1e6
 -- The number of waiters that `transfer` has removed because their deadlines had passed.
 local passed_over = 0
--- 4 after the server rejected a message, otherwise 0. It is added to the outcome of a release.
-local unpublished = 0
 -- The error with which the server rejected a place in the queue, or nil.
 local refused
 -- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
@@ -155,12 +153,6 @@ end
 -- Returns the time in ms until the next attempt of a waiter that polls, with `ahead` places before its own.
 local function pace(ahead)
   return math.min(STEP * (ahead + 1), POLL)
-end
--- Records the result of a message.
-local function sent(receivers)
-  if type(receivers) == 'table' then
-    unpublished = 4
-  end
 end
 local function forget(queue, lease)
   redis.call('zrem', queue, lease, '!' .. lease, '?' .. lease)
@@ -295,7 +287,7 @@ local function give(body, queue, lease, ttl, others, now, channel)
   if channel then
     transferred = fence and next_number(fence, time)
     local id = mode_of(lease) and string.sub(lease, 2) or lease
-    sent(wake(channel, transferred and id .. string.format(' %.0f', transferred) or id))
+    wake(channel, transferred and id .. string.format(' %.0f', transferred) or id)
   end
   return lease
 end
@@ -376,32 +368,31 @@ local function transfer(body, queue, channel, now, own, outside)
   end
   return to
 end
--- Serves the queue after the body was deleted. `published`: there is no queue, and the release was published, with this
--- result. Returns 2 if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 4
--- if the server rejected a message, and 10 for each waiter that was passed over. `outside` as in `is_turn_due`. It
--- raises no error, because the body is deleted: without a permission to read, it only publishes.
+-- Serves the queue after the body was deleted. `published`: there is no queue, and the release was published. Returns 2
+-- if the body was transferred, 3 in a turn of the clients outside the queue, otherwise 1; plus 10 for each waiter that
+-- was passed over. `outside` as in `is_turn_due`. It raises no error, because the body is deleted: without a permission
+-- to read, it only publishes.
 local function free(body, queue, channel, published, outside)
   local _, now = pcall(clock)
-  passed_over, unpublished = 0, 0
+  passed_over = 0
   if published then
-    sent(published)
     if blind then
-      return 1 + unpublished
+      return 1
     end
   else
     -- A queue of a foreign type, or one that this user may not use, is no queue.
     local fine, to = pcall(transfer, body, queue, channel, now, nil, outside)
     if fine and to and to ~= '~' then
-      return 2 + unpublished + 10 * passed_over
+      return 2 + 10 * passed_over
     end
-    sent(publish(PUBLISH, channel, '0'))
+    publish(PUBLISH, channel, '0')
     if fine and to then
-      return 3 + unpublished + 10 * passed_over
+      return 3 + 10 * passed_over
     end
   end
   local fine, turn = pcall(is_turn_due, queue, channel, now, outside)
   if fine and turn then
     fine, turn = pcall(begin_turn, queue, now)
   end
-  return (fine and turn and 3 or 1) + unpublished + 10 * passed_over
+  return (fine and turn and 3 or 1) + 10 * passed_over
 end

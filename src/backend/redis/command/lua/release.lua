@@ -4,8 +4,7 @@
 -- ARGV[2i-1] lease id, ARGV[2i] channel; then as `blind` in queue.lua, or nothing. Bodies alone are released as if
 -- there were no queue: it may be at another node while a slot is moving, or denied.
 -- Reply: 1 if all are released. Otherwise per key 0 not held, 1 released, 2 transferred, 3 left to clients outside
--- the queue, plus 4 if the server rejected the message, and 10 for each waiter that was passed over; or the error of
--- that key. A list costs the server as much as a command, so one key has none.
+-- the queue, plus 10 for each waiter that was passed over; or the error of that key. A rejected message is ignored. A list costs the server as much as a command, so one key has none.
 --
 -- A repeated call finds no own field, so no latch is needed. One EXISTS shows that no key has a queue, and the
 -- functions of the queue are created only for the others. `others` has the replies other than 1.
@@ -48,9 +47,6 @@ else
       if published ~= 0 and not alone then
         wanted = wanted or {}
         wanted[i] = published
-      elseif type(published) == 'table' then
-        others = others or {}
-        others[i] = 5
       end
     end
   end

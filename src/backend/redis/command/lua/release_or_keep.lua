@@ -28,8 +28,8 @@ if others > 0 and ARGV[6] == '1' then
   if redis.call('hdel', body, lease) == 0 then
     return 0
   elseif not queue then
-    sent(publish(PUBLISH, channel, '0'))
-    return { others, 1 + unpublished, 0 }
+    publish(PUBLISH, channel, '0')
+    return { others, 1, 0 }
   end
   enters = next_lease ~= ''
   local to = free(body, queue, channel, false, all and all > ours)

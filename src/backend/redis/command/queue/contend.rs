@@ -7,7 +7,7 @@ use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
 use crate::backend::redis::command::error::{CommandError, is_out_of_memory};
 use crate::backend::redis::command::names::{Lease, Named, millis};
-use crate::backend::redis::command::reply::{contended, is_contend_unpublished, rejected_place};
+use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Undo;
 use crate::backend::{
@@ -104,9 +104,6 @@ impl Calls {
                 Err(error.into())
             }
             Ok(reply) => {
-                if is_contend_unpublished(&reply.value) {
-                    self.report_unpublished(at);
-                }
                 let outcome = match rejected_place(&reply.value) {
                     Some((left, error)) => self.without_place(left, error),
                     None => contended(reply.value),

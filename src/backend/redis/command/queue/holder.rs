@@ -2,7 +2,7 @@
 
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::Cause;
-use crate::backend::redis::command::reply::{holder, released, unpublished};
+use crate::backend::redis::command::reply::{holder, released};
 use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder, Released};
 
@@ -85,9 +85,6 @@ impl Calls {
             }
             reply => reply?,
         };
-        if unpublished(&reply.value).is_some() {
-            self.report_unpublished(at);
-        }
         Ok(match released(&reply.value, Released::NotHeld)? {
             Released::NotHeld if !reply.resent => ForceReleased::NotHeld,
             _ => ForceReleased::Released,

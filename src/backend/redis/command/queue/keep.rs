@@ -6,7 +6,7 @@ use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::unexpected;
 use crate::backend::redis::command::names::{Lease, millis};
-use crate::backend::redis::command::reply::{released, transfer_terms, unpublished};
+use crate::backend::redis::command::reply::{released, transfer_terms};
 use crate::backend::redis::command::send::call_with;
 use crate::backend::redis::connection::Request;
 use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept, TransferTerms};
@@ -86,9 +86,6 @@ impl Calls {
                 else {
                     return Err(unexpected(&reply.value));
                 };
-                if unpublished(outcome).is_some() {
-                    self.report_unpublished(at);
-                }
                 Ok(Passed::Wanted {
                     released: released(outcome, Released::Released)?,
                     others: u32::try_from(*others).unwrap_or(u32::MAX),

@@ -5,7 +5,7 @@ use redis::Cmd;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, begin};
 use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::{Lease, Name};
-use crate::backend::redis::command::reply::{Outcomes, releases, unpublished};
+use crate::backend::redis::command::reply::{Outcomes, releases};
 use crate::backend::redis::command::script::Script;
 use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Reply;
@@ -44,7 +44,7 @@ impl Calls {
                 if error.is_denied() {
                     self.log_denied_queue();
                 }
-                self.ended(reply, route, leases)
+                ended(reply, leases)
             }
             (outcomes, _) => outcomes,
         };
@@ -61,25 +61,7 @@ impl Calls {
         let command = self.ending(script, route, leases);
         let request = script.request(&command, leases.len());
         let reply = call_with(script, route, &request).await?;
-        self.ended(reply, route, leases)
-    }
-
-    fn ended(&self, reply: Reply, route: &Route, leases: &[&Release]) -> Outcomes<Released> {
-        if let Some(index) = unpublished(&reply.value)
-            && let Some(release) = leases.get(index)
-        {
-            self.report_unpublished(self.at(route, &release.key));
-        }
-        let absent = match reply.resent {
-            true => Released::Released,
-            false => Released::NotHeld,
-        };
-        releases(reply.value, leases.len(), absent)
-    }
-
-    /// Reports that the server rejected the message of a release.
-    pub(super) fn report_unpublished(&self, at: KeyRoute<'_>) {
-        at.route.report_unpublished(self.messages(at).collect());
+        ended(reply, leases)
     }
 
     /// Returns a call of `release` or `leave`.
@@ -171,4 +153,12 @@ fn note_releases(route: &Route, leases: &[&Release], outcomes: &Outcomes<Release
         }
         Err(_) => {}
     }
+}
+
+fn ended(reply: Reply, leases: &[&Release]) -> Outcomes<Released> {
+    let absent = match reply.resent {
+        true => Released::Released,
+        false => Released::NotHeld,
+    };
+    releases(reply.value, leases.len(), absent)
 }
