@@ -15,7 +15,7 @@ use tower_lock::backend::{
 use super::client::{
     MANAGER, PATIENCE, TTL, connect, connections, grant, hinted, lease, release, renew, stranger,
 };
-use crate::support::engine::eventually;
+use crate::support::engine::{connected, eventually};
 use crate::support::errors::debug_chain;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -162,9 +162,9 @@ async fn late_acquire_is_released_automatically() {
 
 /// Connects with a short response timeout, and acquires the key `before`.
 async fn hurried(proxy: &Proxy) -> RedisBackend {
-    let builder = RedisBackend::builder(proxy.url());
-    let builder = builder.response_timeout(Duration::from_millis(200));
-    let backend = builder.connect().await.unwrap();
+    let timeout = Duration::from_millis(200);
+    let builder = || RedisBackend::builder(proxy.url()).response_timeout(timeout);
+    let backend = connected(builder).await;
     grant(&backend, "before").await;
     backend
 }
@@ -244,10 +244,12 @@ async fn overtaken_contend_is_left_on_its_connection() {
 #[tokio::test]
 async fn commands_to_hung_server_do_not_pile_up() {
     let server = RedisServer::start();
-    let builder = RedisBackend::builder(server.url())
-        .response_timeout(Duration::from_millis(100))
-        .connect_timeout(Duration::from_millis(300));
-    let backend = builder.connect().await.unwrap();
+    let backend = connected(|| {
+        RedisBackend::builder(server.url())
+            .response_timeout(Duration::from_millis(100))
+            .connect_timeout(Duration::from_millis(300))
+    })
+    .await;
     let evals = server.calls("evalsha");
     server.stop_process();
     let key = LockKey::new("a");
@@ -289,9 +291,9 @@ async fn commands_to_hung_server_do_not_pile_up() {
 #[tokio::test]
 async fn recovered_connection_is_reused() {
     let server = RedisServer::start();
-    let builder = RedisBackend::builder(server.url());
-    let builder = builder.response_timeout(Duration::from_millis(100));
-    let backend = builder.connect().await.unwrap();
+    let timeout = Duration::from_millis(100);
+    let builder = || RedisBackend::builder(server.url()).response_timeout(timeout);
+    let backend = connected(builder).await;
     grant(&backend, "a").await;
     let before = connections(&server);
     server.stop_process();

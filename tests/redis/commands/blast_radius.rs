@@ -14,7 +14,7 @@ use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
 
 use crate::support::cluster::Cluster;
-use crate::support::engine::{MS, SECOND, eventually, pttl, subscribers};
+use crate::support::engine::{MS, SECOND, connected, eventually, pttl, subscribers};
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
 
@@ -444,8 +444,8 @@ fn addresses(server: &RedisServer) -> HashSet<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_writes_open_bounded_connections() {
     let server = RedisServer::start();
-    let builder = RedisBackend::builder(server.url()).response_timeout(100 * MS);
-    let backend = builder.connect().await.unwrap();
+    let builder = || RedisBackend::builder(server.url()).response_timeout(100 * MS);
+    let backend = connected(builder).await;
     let manager = Uuid::new_v4();
     let held = acquire_all(&backend, manager, &["held"]).await;
     assert!(is_granted(&held[0]), "{held:?}");

@@ -51,8 +51,8 @@ async fn round_trip_beyond_response_timeout_fails() {
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     let text = chain(&error);
     assert!(text.ends_with("no reply within 150ms"), "{text}");
-    // At most three round trips of the dial, the response timeout, and a margin.
-    assert!(took < 3 * ROUND_TRIP + 2 * 150 * MS, "{took:?}");
+    // Three round trips of the dial and the response timeout, and far from those of the whole trial on a busy machine.
+    assert!(took < 10 * ROUND_TRIP, "{took:?}");
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn connect_timeout_limits_dial_alone() {
         builder.connect_timeout(timeout).connect()
     };
     // The dial takes at most three round trips, and the commands more.
-    connect(ROUND_TRIP * 7 / 2).await.unwrap();
+    connect(ROUND_TRIP * 5).await.unwrap();
     let error = connect(ROUND_TRIP * 3 / 2).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     let text = chain(&error);

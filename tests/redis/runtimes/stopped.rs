@@ -9,7 +9,9 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend as _, LockKey, LockManager, RedisBackend};
 
-use crate::support::engine::{MS, PATIENCE, eventually, manager, pttl, subscribers, within};
+use crate::support::engine::{
+    MS, PATIENCE, connected, eventually, manager, pttl, subscribers, within,
+};
 use crate::support::other_runtime::{Fate, Other, current_thread};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -23,8 +25,8 @@ const SOON: Duration = Duration::from_secs(2);
 const FATES: [Fate; 4] = [Fate::Idles, Fate::Blocks, Fate::Ends, Fate::ThreadsEnd];
 
 async fn patient(url: String) -> LockManager {
-    let builder = RedisBackend::builder(url).response_timeout(RESPONSE_TIMEOUT);
-    let backend = builder.connect().await.unwrap();
+    let builder = || RedisBackend::builder(url.clone()).response_timeout(RESPONSE_TIMEOUT);
+    let backend = connected(builder).await;
     let locks = LockManager::builder(backend).watchdog_timeout(LEASE);
     locks.build().unwrap()
 }

@@ -188,3 +188,14 @@ impl Drop for Monitor {
         drop(self.stream.shutdown(Shutdown::Both));
     }
 }
+
+/// Connects with timeouts that a busy machine can exceed, in a test with another subject.
+pub(crate) async fn connected(builder: impl Fn() -> RedisBackendBuilder) -> RedisBackend {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match builder().connect().await {
+            Ok(backend) => return backend,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+}

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{LEASE, REACHED, UNREACHED, is_unavailable, logged};
 use crate::support::cluster::Cluster;
-use crate::support::engine::{PATIENCE, SECOND, eventually, manager};
+use crate::support::engine::{PATIENCE, SECOND, connected, eventually, manager};
 use crate::support::proxy::{Proxy, Swallow};
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
@@ -41,8 +41,8 @@ fn failed_dial_beside_healthy_link_is_not_logged() {
     logged(|log| async move {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.port()).await;
-        let builder = RedisBackend::builder(proxy.url()).response_timeout(SECOND / 5);
-        let backend = builder.connect_timeout(SECOND).connect().await.unwrap();
+        let builder = || RedisBackend::builder(proxy.url()).response_timeout(SECOND / 5);
+        let backend = connected(|| builder().connect_timeout(SECOND)).await;
         let key = LockKey::new("k");
         let mut number = 0;
         let mut acquire = async || {
