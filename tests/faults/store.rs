@@ -14,6 +14,8 @@ pub(crate) enum Topology {
     /// One server with a wall clock of its own.
     Clock,
     Sentinel,
+    /// Sentinels that name the host of each server instead of its IP address.
+    SentinelByName,
     Cluster,
     /// A primary with two replicas behind one address.
     Endpoint,
@@ -29,7 +31,7 @@ impl Topology {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Single(_) | Self::Clock => "single",
-            Self::Sentinel => "sentinel",
+            Self::Sentinel | Self::SentinelByName => "sentinel",
             Self::Cluster => "cluster",
             Self::Endpoint => "endpoint",
             Self::Shard => "shard",
@@ -56,6 +58,7 @@ impl Store {
             Topology::Single(options) => Self::Single(RedisServer::start_with(options)),
             Topology::Clock => Self::Single(RedisServer::start_with_clock()),
             Topology::Sentinel => Self::Sentinel(SentinelSet::start()),
+            Topology::SentinelByName => Self::Sentinel(SentinelSet::start_by_name()),
             Topology::Cluster => Self::Cluster(Cluster::start()),
             Topology::Endpoint => Self::Service(Service::start().await),
             Topology::Shard => Self::Service(Service::start_shard().await),

@@ -6,9 +6,12 @@ mod view;
 use std::ops::Range;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
 use super::patience::{until, wait_until};
-use super::process::version;
+use super::process::{free_port, version};
 use super::redis_server::{FREE_PORT, RedisServer};
+use super::service::pause_writes;
 
 use view::View;
 
@@ -20,6 +23,8 @@ const SLOTS: usize = 16_384;
 /// primary that does not reply is replaced within two to four seconds.
 pub(crate) struct Cluster {
     nodes: Vec<RedisServer>,
+    /// The node that has left, and belongs to another cluster.
+    gone: Option<usize>,
 }
 
 impl Cluster {
@@ -47,6 +52,7 @@ impl Cluster {
         let nodes = (0..NODES).map(|_| RedisServer::start_with(&options));
         let cluster = Self {
             nodes: nodes.collect(),
+            gone: None,
         };
         cluster.join();
         cluster
@@ -141,6 +147,61 @@ impl Cluster {
         self.nodes[node].kill();
     }
 
+    /// Restarts a killed node at its address as another cluster, which serves all slots. Returns the time at which it
+    /// began to state them.
+    pub(crate) async fn reuse(&mut self, node: usize) -> Instant {
+        let file = ["--cluster-config-file", "another"];
+        let bus = free_port().to_string();
+        // Otherwise the former cluster notices the other one, and does not name the address.
+        let bus: &[&str] = match version() {
+            ..7 => &[],
+            _ => &["--cluster-port", &bus],
+        };
+        self.nodes[node].launch_again_with(&[&file, bus].concat());
+        self.serve_alone(node).await
+    }
+
+    async fn serve_alone(&self, node: usize) -> Instant {
+        let since = Instant::now();
+        add_all_slots(&self.nodes[node]);
+        until("all slots", || self.logs(), || ok(&self.nodes[node])).await;
+        since
+    }
+
+    /// Replaces a primary by its replica, and makes it another cluster. Its connections stay open.
+    pub(crate) async fn leave(&mut self, node: usize) {
+        let replica = self.replica_of(node);
+        self.cli(replica, &["CLUSTER", "FAILOVER"]);
+        let is_replica = || self.cli(node, &["ROLE"]).starts_with("slave");
+        until("a replica", || self.logs(), is_replica).await;
+        self.gone = Some(node);
+        let id = self.id(node);
+        for (_, other) in self.running() {
+            other.cli(&["CLUSTER", "FORGET", &id]);
+        }
+        self.cli(node, &["CLUSTER", "RESET", "HARD"]);
+        self.serve_alone(node).await;
+    }
+
+    /// Replaces a primary by its replica without a loss of writes, while another cluster has its address already.
+    pub(crate) async fn give_away(&mut self, node: usize) {
+        let replica = self.replica_of(node);
+        pause_writes(&[&self.nodes[node], &self.nodes[replica]]).await;
+        // Otherwise the replica would copy the data of the other cluster, or be elected before clients reach it.
+        for (name, value) in [
+            ("masteruser", "another"),
+            ("masterauth", "wrong"),
+            ("cluster-replica-no-failover", "yes"),
+        ] {
+            self.cli(replica, &["CONFIG", "SET", name, value]);
+        }
+        self.kill(node);
+        self.gone = Some(node);
+        self.reuse(node).await;
+        sleep(Duration::from_secs(1)).await;
+        self.cli(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    }
+
     /// Restarts a killed node at its address without any keys. Returns when the Cluster is ready again. The
     /// node is then a replica if it was replaced.
     pub(crate) async fn restart(&mut self, node: usize) {
@@ -197,7 +258,7 @@ impl Cluster {
 
     fn running(&self) -> impl Iterator<Item = (usize, &RedisServer)> {
         let nodes = self.nodes.iter().enumerate();
-        nodes.filter(|(_, server)| server.runs())
+        nodes.filter(|(node, server)| server.runs() && self.gone != Some(*node))
     }
 
     fn views(&self) -> Vec<(usize, View)> {

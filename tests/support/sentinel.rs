@@ -13,6 +13,8 @@ const SENTINELS: usize = 3;
 /// The silence, in milliseconds, after which a Sentinel considers a node dead.
 const IMPATIENT: u32 = 1_000;
 const PATIENT: u32 = 60_000;
+/// The option by which a node states its host.
+const ANNOUNCED: &str = "--replica-announce-ip";
 
 /// Six processes: three nodes, of which one is the primary, and three Sentinels, of which two must agree.
 ///
@@ -32,6 +34,11 @@ impl SentinelSet {
         Self::start_with(&[], &[])
     }
 
+    /// Starts with nodes that the Sentinels know by the name of their host.
+    pub(crate) fn start_by_name() -> Self {
+        Self::start_with(&[ANNOUNCED, "localhost"], &[])
+    }
+
     /// Starts with more options for the nodes and for the Sentinels, such as `["--requirepass", "secret",
     /// "--masterauth", "secret"]` and `["--requirepass", "other"]`.
     ///
@@ -46,9 +53,9 @@ impl SentinelSet {
             sentinels: Vec::new(),
             settled: 0,
         };
-        let primary = set.nodes[0].port().to_string();
+        let (host, primary) = (host(&set.nodes[0]), set.nodes[0].port().to_string());
         for replica in &set.nodes[1..] {
-            replica.cli(&["REPLICAOF", "127.0.0.1", &primary]);
+            replica.cli(&["REPLICAOF", host, &primary]);
         }
         wait_until("replicas in sync", || set.logs(), || set.in_sync());
         // A Sentinel queries the replicas at its start, and then only every ten seconds.
@@ -115,6 +122,12 @@ impl SentinelSet {
         self.named().expect("most Sentinels name the same node")
     }
 
+    /// Returns the host of the primary, as the first Sentinel names it.
+    pub(crate) fn named_host(&self) -> String {
+        let answer = self.sentinels[0].cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+
     /// Kills the primary. Returns its number.
     pub(crate) fn kill_primary(&mut self) -> usize {
         let primary = self.primary();
@@ -178,7 +191,8 @@ impl SentinelSet {
             self.nodes[node].launch_again();
         } else {
             let port = self.nodes[primary].port().to_string();
-            self.nodes[node].launch_again_with(&["--replicaof", "127.0.0.1", &port]);
+            let host = host(&self.nodes[primary]).to_owned();
+            self.nodes[node].launch_again_with(&["--replicaof", &host, &port]);
         }
         self.in_order_again().await;
     }
@@ -269,13 +283,23 @@ impl SentinelSet {
     }
 }
 
+/// Returns the host by which the others know a node.
+fn host(node: &RedisServer) -> &str {
+    node.option(ANNOUNCED).unwrap_or("127.0.0.1")
+}
+
 fn configuration(primary: &RedisServer) -> String {
-    let port = primary.port();
+    let (host, port) = (host(primary), primary.port());
+    let names = match primary.option(ANNOUNCED) {
+        Some(_) => "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n",
+        None => "",
+    };
     let password = primary.option("--requirepass").map_or(String::new(), |it| {
         format!("sentinel auth-pass {SERVICE} {it}\n")
     });
     format!(
-        "sentinel monitor {SERVICE} 127.0.0.1 {port} 2\n\
+        "{names}\
+         sentinel monitor {SERVICE} {host} {port} 2\n\
          sentinel down-after-milliseconds {SERVICE} {PATIENT}\n\
          sentinel failover-timeout {SERVICE} 2000\n\
          sentinel parallel-syncs {SERVICE} 2\n\

@@ -127,6 +127,20 @@ impl Service {
         self.pause().await;
         if self.is_cluster {
             self.lead_to_new();
+        }
+        self.demote().await;
+        self.follow_new().await;
+    }
+
+    /// As [`promote`](Self::promote), except that the endpoint of a cluster still leads to the first server as well.
+    /// Its replicas follow later: [`follow_new`](Self::follow_new).
+    pub(crate) async fn promote_unnoticed(&self) {
+        self.pause().await;
+        self.demote().await;
+    }
+
+    async fn demote(&self) {
+        if self.is_cluster {
             self.take_over().await;
         } else {
             self.servers[1].cli(&["REPLICAOF", "NO", "ONE"]);
@@ -136,6 +150,10 @@ impl Service {
         let role = || self.servers[0].cli(&["ROLE"]);
         until("demoted", logs, || role().starts_with("slave")).await;
         self.servers[0].cli(&["CLIENT", "UNPAUSE"]);
+    }
+
+    /// Waits until the other servers follow the second one.
+    pub(crate) async fn follow_new(&self) {
         self.follow(1, &[0, 2]).await;
     }
 
@@ -160,24 +178,8 @@ impl Service {
         until("taken over", logs, || role().starts_with("master")).await;
     }
 
-    /// Pauses the writes, and waits until the replicas have all of them.
     async fn pause(&self) {
-        self.servers[0].cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
-        let offset = |it: &RedisServer| {
-            let info = it.cli(&["INFO", "replication"]);
-            let line = |line: &&str| line.starts_with("master_repl_offset:");
-            info.lines()
-                .find(line)
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
-        };
-        let logs = || self.servers[0].log();
-        let are_equal = || {
-            let offsets: Vec<_> = self.servers.iter().map(offset).collect();
-            offsets.iter().all(|it| *it == offsets[0])
-        };
-        until("replicated", logs, are_equal).await;
+        pause_writes(&self.servers.iter().collect::<Vec<_>>()).await;
     }
 
     pub(crate) fn lead_to_new(&self) {
@@ -197,4 +199,24 @@ impl Service {
         let is_primary = |it: &&RedisServer| it.runs() && it.cli(&["ROLE"]).starts_with("master");
         self.servers.iter().find(is_primary).expect("a primary")
     }
+}
+
+/// Pauses the writes of the first server, and waits until the others, its replicas, have all of them.
+pub(crate) async fn pause_writes(servers: &[&RedisServer]) {
+    servers[0].cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let offset = |it: &RedisServer| {
+        let info = it.cli(&["INFO", "replication"]);
+        let line = |line: &&str| line.starts_with("master_repl_offset:");
+        info.lines()
+            .find(line)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let logs = || servers[0].log();
+    let are_equal = || {
+        let offsets: Vec<_> = servers.iter().map(|it| offset(it)).collect();
+        offsets.iter().all(|it| *it == offsets[0])
+    };
+    until("replicated", logs, are_equal).await;
 }

@@ -1,16 +1,23 @@
 //! A Cluster whose nodes die or hang, and whose slots move.
 
-use tokio::time::sleep;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
 use tower_lock::ErrorKind;
 
 use super::Row;
 use crate::load::{PERMITS, PERMITTED, READ, SHARED, hot, kept};
+use crate::referee::{BACKSTOP, Outage};
 use crate::run::{PROCESSES, Run};
 use crate::store::{Store, Topology};
 use crate::support::cluster::Cluster;
 use crate::support::engine::{MS, SECOND};
 
 const NODES: usize = 6;
+/// Longer than a node leaves its slots without a primary.
+const LONG: Duration = Duration::from_secs(12);
+/// A lease of other processes may be as long.
+const LONGEST: Duration = Duration::from_secs(30);
 
 pub(super) fn rows() -> Vec<Row> {
     let row = |name, fault| Row::new(Topology::Cluster, name, fault);
@@ -27,6 +34,19 @@ pub(super) fn rows() -> Vec<Row> {
         })
         .lease(3 * SECOND)
         .loses_data(),
+        row("a primary's address in another cluster", |run| {
+            Box::pin(taken(run))
+        })
+        .lease(LONG),
+        row("a primary that leaves for another cluster", |run| {
+            Box::pin(left(run))
+        })
+        .lease(LONG),
+        // No hold may overlap another one, although the data is lost.
+        row("another cluster in place of all nodes", |run| {
+            Box::pin(replaced(run))
+        })
+        .recovers_within(BACKSTOP + SECOND),
     ]
 }
 
@@ -49,7 +69,7 @@ fn elsewhere(run: &mut Run, node: usize) -> Vec<String> {
 }
 
 /// The node of a hot key fails, and the other nodes continue.
-async fn failed(run: &mut Run, fail: fn(&mut Cluster, usize)) -> usize {
+async fn failed(run: &mut Run, fail: impl AsyncFnOnce(&mut Cluster, usize)) -> (usize, Outage) {
     let slot = cluster(run).slot(&name(&hot()[0]));
     let node = cluster(run).node_of_slot(slot);
     let others = elsewhere(run, node);
@@ -63,23 +83,30 @@ async fn failed(run: &mut Run, fail: fn(&mut Cluster, usize)) -> usize {
         cluster(run).cli(node, &partial);
     }
     let begun = run.begin(None);
-    fail(cluster(run), node);
+    fail(cluster(run), node).await;
     let took = cluster(run).failover(slot, node).await;
     let outage = run.end(&begun, 1);
+    // The hot keys are at three nodes, the first one at this node.
+    let middle = outage.begin + (outage.usable - outage.begin) / 2;
+    for key in &hot()[1..] {
+        let granted = run.referee.next_grant(key, middle);
+        let granted = granted.is_some_and(|at| at < outage.usable);
+        run.proof(granted, format!("{key} granted in the outage"));
+    }
     let moved = cluster(run).node_of_slot(slot) != node;
     run.proof(moved, format!("another primary after {took:.1?}"));
     run.expect_kept(&others, outage);
     let late = run.renewals_late(&others, outage);
     run.evidence(format!("renewals {late:.0?} late"));
-    node
+    (node, outage)
 }
 
 async fn killed(run: &mut Run) {
-    failed(run, Cluster::kill).await;
+    failed(run, async |cluster, node| cluster.kill(node)).await;
 }
 
 async fn stopped(run: &mut Run) {
-    let node = failed(run, |cluster, node| cluster.stop_process(node)).await;
+    let (node, _) = failed(run, async |cluster, node| cluster.stop_process(node)).await;
     sleep(SECOND).await;
     cluster(run).continue_process(node);
     cluster(run).in_order_again().await;
@@ -151,4 +178,43 @@ async fn down_and_up(run: &mut Run) {
     cluster(run).restart_all().await;
     let outage = run.end(&begun, 1);
     run.expect_all_lost(outage);
+}
+
+/// The locks are kept, and the other cluster grants nothing.
+async fn given_away(run: &mut Run, fail: impl AsyncFnOnce(&mut Cluster, usize)) {
+    let (node, outage) = failed(run, fail).await;
+    run.expect_all_kept(outage).await;
+    grants_nothing(run, node);
+}
+
+async fn taken(run: &mut Run) {
+    given_away(run, Cluster::give_away).await;
+    let refused = run.refused_with("node belongs to another cluster");
+    run.proof(refused > 0, format!("{refused} rejections by clients"));
+}
+
+async fn left(run: &mut Run) {
+    given_away(run, Cluster::leave).await;
+}
+
+/// All leases are lost, and expire before the other cluster grants a lock.
+async fn replaced(run: &mut Run) {
+    let begun = run.begin(None);
+    (0..NODES).for_each(|node| cluster(run).kill(node));
+    let expired = Instant::now() + run.row.lease;
+    let since = cluster(run).reuse(0).await;
+    sleep_until(since + LONGEST).await;
+    for process in 0..PROCESSES {
+        run.expect_silence(process, expired);
+    }
+    grants_nothing(run, 0);
+    let outage = run.end(&begun, 1);
+    run.expect_all_lost(outage);
+}
+
+/// A grant leaves a counter.
+fn grants_nothing(run: &mut Run, node: usize) {
+    let keys = cluster(run).cli(node, &["KEYS", "*"]);
+    run.referee
+        .expect(keys.is_empty(), "other cluster", || format!("{keys:?}"));
 }

@@ -23,13 +23,21 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) fn rows() -> Vec<Row> {
     // A failover takes two to four seconds, and loses the writes that the replicas have not received.
-    let row = |name, fault| {
-        Row::new(Topology::Sentinel, name, fault)
-            .lease(LEASE)
-            .loses_data()
+    let on = |topology, name, fault| Row::new(topology, name, fault).lease(LEASE).loses_data();
+    let row = |name, fault| on(Topology::Sentinel, name, fault);
+    let by_name = |name, fault| on(Topology::SentinelByName, name, fault);
+    // The old primary still accepts releases, which the new one does not receive.
+    // The former primary grants locks until a Sentinel makes it a replica. The new one has neither the releases nor
+    // the places that were left in that time.
+    let commands = |row: Row| {
+        row.recovers_within(LEASE + BACKSTOP)
+            .clears_within(LEASE + BACKSTOP)
     };
     vec![
         row("primary killed", |run| Box::pin(killed(run))),
+        by_name("primary with a host name killed", |run| {
+            Box::pin(killed(run))
+        }),
         row("sentinel connections hang, primary killed", |run| {
             Box::pin(hung_sentinels(run))
         })
@@ -37,12 +45,13 @@ pub(super) fn rows() -> Vec<Row> {
         row("primary stopped, and back as a replica", |run| {
             Box::pin(stopped(run))
         }),
-        // The old primary still accepts releases, which the new one does not receive.
-        // The former primary grants locks until a Sentinel makes it a replica. The new one has neither the releases nor
-        // the places that were left in that time.
-        row("commanded failover", |run| Box::pin(commanded(run)))
-            .recovers_within(LEASE + BACKSTOP)
-            .clears_within(LEASE + BACKSTOP),
+        by_name("primary with a host name stopped, and back", |run| {
+            Box::pin(stopped(run))
+        }),
+        commands(row("commanded failover", |run| Box::pin(commanded(run)))),
+        commands(by_name("commanded failover to a host name", |run| {
+            Box::pin(commanded(run))
+        })),
         row("failover that loses the last writes", |run| {
             Box::pin(last_writes_lost(run))
         })
@@ -71,6 +80,10 @@ fn set(run: &mut Run) -> &mut SentinelSet {
 async fn replaced(run: &mut Run, before: usize) {
     let took = set(run).failover().await;
     let now = set(run).primary();
+    if run.row.topology == Topology::SentinelByName {
+        let named = set(run).named_host();
+        run.proof(named == "localhost", format!("named {named}"));
+    }
     run.proof(now != before, format!("another primary after {took:.1?}"));
 }
 

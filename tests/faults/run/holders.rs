@@ -132,6 +132,15 @@ impl Run {
         log.refusals.iter().filter(|it| it.kind == kind).count()
     }
 
+    /// Returns the number of failed acquires whose error contains a text.
+    pub(crate) fn refused_with(&self, why: &str) -> usize {
+        let log = self.referee.log();
+        log.refusals
+            .iter()
+            .filter(|it| it.why.contains(why))
+            .count()
+    }
+
     /// Returns `true` if the holder of the key before a moment still holds it.
     pub(crate) fn held_from(&self, key: &str, moment: Instant) -> bool {
         let log = self.referee.log();
