@@ -172,7 +172,7 @@ async fn many_held_locks_renew_in_batches_without_loss() {
     let sample = (0..5_000).map(|n| locks.acquire(format!("sample:{n}")).wait(PATIENCE));
     let sample = join_all(sample.map(IntoFuture::into_future)).await;
     assert!(sample.iter().all(Result::is_ok));
-    let lease = (36 * start.elapsed()).clamp(10 * SECOND, 4 * LEASE);
+    let lease = (72 * start.elapsed()).clamp(10 * SECOND, 4 * LEASE);
     drop(sample);
     nothing_is_left(&server, &[&locks], 10 * SECOND, "the sample").await;
     let locks = manager(server.url(), lease).await;

@@ -84,13 +84,15 @@ pub(crate) struct Range {
 /// Parses the reply to `CLUSTER SLOTS`, `[[first, last, [host, port, id, …], replicas…], …]`, and sorts it by
 /// slot.
 ///
-/// Returns `None` for any other reply, or one without slots. `own_host` is that of the node that replied.
+/// Returns `None` for any other reply, or one without a slot that has a known node. `own_host` is that of the node that replied.
 pub(super) fn parse(reply: &Value, own_host: &str) -> Option<View> {
     let Value::Array(entries) = reply else {
         return None;
     };
     let ranges = entries.iter().map(|entry| range(entry, own_host));
     let mut ranges = ranges.collect::<Option<Vec<_>>>()?;
+    // The cluster knows no address of the node any more.
+    ranges.retain(|range| range.port != 0);
     ranges.sort_unstable();
     let ids = entries.iter().flat_map(ids).collect();
     (!ranges.is_empty()).then_some(View { ranges, ids })
@@ -160,6 +162,16 @@ mod tests {
         assert_eq!(ranges[0].host, "a");
         assert_eq!((ranges[1].first, ranges[1].last), (6, 16_383));
         assert_eq!((ranges[1].host.as_str(), ranges[1].port), ("own", 2));
+    }
+
+    #[test]
+    fn slots_of_node_without_address_have_no_node() {
+        let [lost, known] = [entry(0, 5, host(""), 0), entry(6, 16_383, host("a"), 1)];
+        let ranges = parse(&Value::Array(vec![lost, known]), "own")
+            .unwrap()
+            .ranges;
+        assert_eq!(ranges.len(), 1);
+        assert_eq!(ranges[0].host, "a");
     }
 
     #[test]
