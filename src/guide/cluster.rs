@@ -26,8 +26,9 @@
 //!
 //! # What it guarantees
 //!
-//! While no failover loses a write, each key has at most one holder, as with [Sentinel](super::sentinel). A lock,
-//! its channel and its fencing counter are in one slot, so there are at most 16,384 counters.
+//! While no failover loses a write and the clocks of the nodes agree, each key has at most one holder, as with
+//! [Sentinel](super::sentinel). A lock, its channel and its fencing counter are in one slot, so there are at most
+//! 16,384 counters.
 //!
 //! A node that hangs affects only its own keys. Each node has its own connections, and renewals and releases are
 //! sent to each node separately. The keys of one acquire may be in several slots: all are held, or none.

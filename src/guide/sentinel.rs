@@ -28,7 +28,7 @@
 //!
 //! # What it guarantees
 //!
-//! While no failover loses a write, each key has at most one holder.
+//! While no failover loses a write and the clocks of the servers agree, each key has at most one holder.
 //!
 //! Commands go only to a server that confirms that it is the primary, at the address that the sentinels
 //! name. While there are holders or waiters, or a connection is being opened, the sentinels are asked four
@@ -60,6 +60,8 @@
 //! | event | consequence |
 //! |---|---|
 //! | the new primary never received a release | the key stays held until the lease expires |
+//! | the clock of the new primary is ahead (Redis 7 or newer, Valkey) | leases end earlier by the difference. A key whose lease has less left is free at once, before its holder detects the loss |
+//! | its clock is behind (Redis 7 or newer, Valkey) | the lock of a process that died stays held for longer, by the difference |
 //! | `SENTINEL FAILOVER` | the old primary accepts writes for many seconds; the backend leaves it when a majority of the sentinels names the new one, and loses the writes of about the last second |
 //! | a primary is cut off together with some clients | it grants locks to them until it stops accepting writes: see `min-replicas-to-write` below |
 //! | no primary is elected yet | an acquire waits, and ends as `Unavailable` (503 with `Retry-After`) after its wait |

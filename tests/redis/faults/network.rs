@@ -181,6 +181,38 @@ async fn waiter_after_resubscribe_is_served_promptly() {
     }
 }
 
+/// lettuce #31, StackExchange.Redis #517: channels were left out after a connection ended while it subscribed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_while_subscribing_omits_no_channel() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (here, there) = (
+        manager(proxy.url(), LONG).await,
+        manager(server.url(), LONG).await,
+    );
+    let keys: Vec<_> = (0..100).map(|n| format!("k:{n}")).collect();
+    let guards = join_all(keys.iter().map(|key| there.acquire(&**key).into_future())).await;
+    // A subscription takes 80 ms, and each cut ends some before they are confirmed.
+    proxy.delay(40 * MS);
+    let waits = keys.iter().map(|key| here.acquire(&**key).wait_forever());
+    let waits: Vec<_> = waits.map(|wait| tokio::spawn(wait.into_future())).collect();
+    eventually("queued", || here.snapshot().waiting == keys.len()).await;
+    for pause in [60, 100, 130, 90] {
+        sleep(pause * MS).await;
+        proxy.cut();
+    }
+    eventually("subscribed again", || {
+        keys.iter().all(|key| subscribers(&server, key) == 1)
+    })
+    .await;
+    proxy.heal();
+    drop(guards);
+    for wait in join_all(waits).await {
+        drop(wait.unwrap().unwrap());
+    }
+    nothing_is_left(&server, &[&here, &there], 2 * SECOND, "the end").await;
+}
+
 /// Redisson #5070, #4744: a release between a failed attempt and the subscription was missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_before_subscription_is_not_missed() {

@@ -76,6 +76,20 @@ impl Calls {
                 queued: false,
                 transfers: None,
             }),
+            // The first attempt may still arrive, and would end the kept lease while it is in use.
+            Value::Int(_) | Value::Nil if reply.resent && release => {
+                let released = self.release_scattered(at, request.lease, release);
+                Ok(match Box::pin(released).await? {
+                    // The first attempt has arrived, and the next lease may have entered the queue.
+                    Passed::NotHeld => Passed::Wanted {
+                        released: Released::Released,
+                        others: 0,
+                        queued: request.next.is_some(),
+                        transfers: None,
+                    },
+                    released => released,
+                })
+            }
             Value::Int(_kept) if reply.asked => {
                 Box::pin(self.release_scattered(at, request.lease, release)).await
             }
