@@ -27,6 +27,15 @@
 //!
 //! [plot]: https://raw.githubusercontent.com/tower-lock/tower-lock/main/benches/results/throughput.svg
 //!
+//! # Build
+//!
+//! An app with axum and tokio alone is 48 packages. What this crate adds to it, in a first build without optimization:
+//!
+//! | features | packages | CPU time |
+//! |---|---|---|
+//! | the default, `axum` and `redis` | 61 | 38 s, where the app alone takes 25 s |
+//! | `axum` alone, locks in memory | 19 | 16 s |
+//!
 //! # How to read the figures
 //!
 //! - Compare ratios. Absolute figures drift by a fifth between runs on such a machine. Measure on your own machine
