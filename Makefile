@@ -42,7 +42,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test examples browser test-long curl test-servers fuzz faults queue simulate mutants server lint api features deny bench instructions interop ops
+.PHONY: help test examples browser test-long curl test-servers fuzz faults queue simulate mutants server lint api features features-lint features-test deny bench instructions interop ops
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -78,7 +78,7 @@ examples:
 # The tests that `make test` skips, and the programs that `cargo test` excludes. Each of these tests starts many servers, so
 # fewer of them run at a time.
 test-long: server examples
-	RUST_TEST_THREADS=4 CARGO='$(CARGO)' .ci/test --package tests --all-features --test engine --test redis -- $(LONG)
+	RUST_TEST_THREADS=8 CARGO='$(CARGO)' .ci/test --package tests --all-features --test engine --test redis -- $(LONG)
 	CARGO='$(CARGO)' .ci/test --package tests --all-features --test faults --test processes
 
 # The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.
@@ -136,19 +136,23 @@ lint:
 api:
 	.ci/public-api
 
-# The dashboard reads the counts of the engine also without the feature `metrics`. The last program checks that an acquire
-# and a request allocate as often without features as `make test` checks with all of them.
-features:
+features: features-lint features-test
+
+features-lint:
 	@set -e; for feature in $(FEATURES) ''; do \
 		echo "feature: $${feature:-none}"; \
 		$(CARGO) clippy --quiet --lib --no-default-features --features "$$feature" -- -D warnings; \
 	done
-	$(CARGO) test --package tests --no-default-features --features dashboard,redis,tracing --test http --test cost -- dashboard
-	$(CARGO) test --package tests --no-default-features --test cost -- acquire layer
 	@tree=$$($(CARGO) tree --no-default-features --edges normal --prefix none) || exit 1; \
 	if echo "$$tree" | grep -E '^(axum|redis|deadpool)'; then \
 		echo 'without features the crate must not depend on these'; exit 1; \
 	fi
+
+# The dashboard reads the counts of the engine also without the feature `metrics`. The last program checks that an acquire
+# and a request allocate as often without features as `make test` checks with all of them.
+features-test:
+	$(CARGO) test --package tests --no-default-features --features dashboard,redis,tracing --test http --test cost -- dashboard
+	$(CARGO) test --package tests --no-default-features --test cost -- acquire layer
 
 # Advisories change without a commit, so only the workflow checks them.
 deny:
