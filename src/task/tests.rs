@@ -46,7 +46,7 @@ fn poll<F: Future>(future: Pin<&mut F>, woken: &Arc<Woken>) -> Poll<F::Output> {
 
 #[test]
 fn timer_without_threads_fires_in_time() {
-    const SLEEP: Duration = Duration::from_millis(50);
+    const SLEEP: Duration = Duration::from_millis(500);
     without_threads("timer_without_threads_fires_in_time", || {
         let start = Instant::now();
         let mut timer = pin!(Timer::at(start + SLEEP));
@@ -58,7 +58,7 @@ fn timer_without_threads_fires_in_time() {
         }
         assert!(start.elapsed() >= SLEEP);
         // Other futures of the thread are polled in between, but not all the time.
-        assert!((2..=60).contains(&polls), "{polls}");
+        assert!((2..=600).contains(&polls), "{polls}");
     });
 }
 

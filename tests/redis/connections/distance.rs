@@ -14,26 +14,31 @@ use crate::support::redis_server::RedisServer;
 
 const ROUND_TRIP: Duration = Duration::from_millis(200);
 
-/// Connects, and returns the round trips that it took. The rest of the time is at most one.
-async fn round_trips(builder: RedisBackendBuilder) -> f64 {
-    let builder = builder.response_timeout(SECOND).connect_timeout(2 * SECOND);
-    let started = Instant::now();
-    let backend = builder.connect().await.unwrap();
-    let took = started.elapsed();
-    assert_eq!(backend.warnings(), [""; 0]);
-    took.div_duration_f64(ROUND_TRIP)
+/// Connects three times, and returns the fewest round trips that it took: other programs only add time. The rest of the
+/// time is at most one.
+async fn round_trips(builder: impl Fn() -> RedisBackendBuilder) -> f64 {
+    let builder = || {
+        builder()
+            .response_timeout(SECOND)
+            .connect_timeout(2 * SECOND)
+    };
+    let mut fewest = f64::INFINITY;
+    for _ in 0..3 {
+        let started = Instant::now();
+        let backend = builder().connect().await.unwrap();
+        fewest = fewest.min(started.elapsed().div_duration_f64(ROUND_TRIP));
+        assert_eq!(backend.warnings(), [""; 0]);
+    }
+    fewest
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connect_takes_at_most_eight_round_trips() {
     let server = RedisServer::start();
     let distance = Distance::start(server.port(), ROUND_TRIP).await;
-    let mut trips = Vec::new();
-    // The first connect loads the scripts.
-    for _ in 0..2 {
-        trips.push(round_trips(RedisBackend::builder(distance.url())).await);
-    }
-    let several = RedisBackend::builder(distance.url()).connections(NonZeroUsize::new(4).unwrap());
+    let mut trips = vec![round_trips(|| RedisBackend::builder(distance.url())).await];
+    let several =
+        || RedisBackend::builder(distance.url()).connections(NonZeroUsize::new(4).unwrap());
     trips.push(round_trips(several).await);
     eprintln!("round trips: {trips:.1?}");
     assert!(trips.iter().all(|it| *it < 9.0), "{trips:.1?}");
