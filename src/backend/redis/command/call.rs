@@ -148,8 +148,8 @@ impl Calls {
         };
         let request = script.acquire(&command, undo);
         let outcome = call_with(script, at.route, &request).await;
-        if let Err(CommandError::Scattered(_)) = outcome {
-            if at.route.slot().is_none() {
+        if let Err(error @ CommandError::Scattered(_)) = &outcome {
+            if error.spans_slots() && at.route.slot().is_none() {
                 at.route.mark_sharded();
                 let route = &at.route.in_slot(self.names.slot(at.key));
                 let at = KeyRoute { route, ..at };
@@ -223,7 +223,8 @@ impl Calls {
         };
         let outcome = call_with(script, at.route, &sent).await;
         if at.route.slot().is_none()
-            && let Err(CommandError::Scattered(_)) = outcome
+            && let Err(error) = &outcome
+            && error.spans_slots()
         {
             at.route.mark_sharded();
             let route = &at.route.in_slot(self.names.slot(at.key));

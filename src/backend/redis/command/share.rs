@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use redis::Cmd;
 
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
-use super::error::{CommandError, unexpected};
+use super::error::unexpected;
 use super::names::{Lease, Name, Named, millis};
 use super::reply::{Outcomes, each, list, shares, spread};
 use super::send::call_with;
@@ -58,7 +58,7 @@ impl Calls {
         let call = script.acquire(&command, undo);
         let shared = call_with(script, at.route, &call).await;
         match shared {
-            Err(CommandError::Scattered(_)) if at.route.slot().is_none() => {
+            Err(error) if error.spans_slots() && at.route.slot().is_none() => {
                 at.route.mark_sharded();
                 let route = &at.route.in_slot(self.names.slot(at.key));
                 Box::pin(self.share(self.at(route, at.key), request)).await

@@ -38,7 +38,7 @@ pub(crate) struct Spread {
     /// The start of the run id, or 0.
     server: AtomicU64,
     /// The user may not read the run id, so nothing asks again.
-    is_unnamed: AtomicBool,
+    is_id_denied: AtomicBool,
     /// The time of the last probe.
     probed_at: Mutex<Option<Instant>>,
 }
@@ -50,7 +50,7 @@ impl Spread {
             is_sharded: AtomicBool::new(false),
             elsewhere: AtomicU8::new(0),
             server: AtomicU64::new(0),
-            is_unnamed: AtomicBool::new(false),
+            is_id_denied: AtomicBool::new(false),
             probed_at: Mutex::default(),
         }
     }
@@ -66,13 +66,15 @@ impl Spread {
         Some(self.server.load(Ordering::Relaxed)).filter(|id| *id != 0)
     }
 
-    fn name(&self, info: &Value) {
-        let info = text(info);
+    /// Stores the id in the reply to `INFO`. Without one, the next connection asks again, unless the user may not.
+    fn name(&self, reply: &Value) {
+        let is_denied = matches!(reply, Value::ServerError(error) if error.code() == "NOPERM");
+        let info = text(reply);
         let id = info
             .as_deref()
             .and_then(|it| it.lines().find_map(|line| line.strip_prefix("run_id:")))
             .and_then(|id| u64::from_str_radix(id.get(..16)?, 16).ok());
-        self.is_unnamed.store(id.is_none(), Ordering::Relaxed);
+        self.is_id_denied.store(is_denied, Ordering::Relaxed);
         self.server.store(id.unwrap_or(0), Ordering::Relaxed);
     }
 
@@ -130,7 +132,7 @@ impl Spread {
         let keys = (0..SPANNED).map(|n| LockKey::from_parts(["self-test", &id, &n.to_string()]));
         let keys: Vec<_> = keys.collect();
         let mut commands = redis::pipe();
-        let names_server = at_once && !self.is_unnamed.load(Ordering::Relaxed);
+        let names_server = at_once && !self.is_id_denied.load(Ordering::Relaxed);
         if names_server {
             commands.cmd("INFO").arg("server");
         }
@@ -173,5 +175,38 @@ fn missing(deleted: &[Value]) -> u8 {
     match count(1) {
         0 => 0,
         _ => u8::try_from(count(0)).unwrap_or(SPANNED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(bytes: &str) -> Value {
+        redis::parse_redis_value(bytes.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn only_denial_of_run_id_is_remembered() {
+        let spread = Spread::new(None);
+        let asks = |text: &str| {
+            spread.name(&reply(text));
+            !spread.is_id_denied.load(Ordering::Relaxed)
+        };
+        for text in [
+            "-LOADING Redis is loading the dataset in memory\r\n",
+            "-BUSY Redis is busy running a script\r\n",
+            "-ERR unknown command 'INFO'\r\n",
+            "$15\r\nredis_mode:none\r\n",
+            "_\r\n",
+        ] {
+            assert!(asks(text), "{text}");
+            assert_eq!(spread.server(), None, "{text}");
+        }
+        assert!(asks("$33\r\n# Server\r\nrun_id:00000000000000ff\r\n"));
+        assert_eq!(spread.server(), Some(255));
+        assert!(!asks(
+            "-NOPERM this user has no permissions to run 'info'\r\n"
+        ));
     }
 }

@@ -7,7 +7,7 @@ use deadpool_redis::{PoolError, TimeoutType};
 use redis::{RedisError, ServerError, Value};
 
 use super::cause::{Cause, unavailable};
-use super::server_error::{is_quoting, refusal};
+use super::server_error::{self, is_quoting, refusal};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The reason that a command has no usable reply.
@@ -80,6 +80,14 @@ impl CommandError {
     /// Returns `true` if the command may succeed without the queue among its keys.
     pub(crate) fn excludes_queue(&self) -> bool {
         matches!(self, Self::Scattered(_)) || self.is_denied()
+    }
+
+    /// Returns `true` if the server rejects calls over several slots, and not only while one moves.
+    pub(crate) fn spans_slots(&self) -> bool {
+        let Self::Scattered(error) = self else {
+            return false;
+        };
+        server_error(error).is_some_and(|error| error.code() == Some("CROSSSLOT"))
     }
 
     /// Returns `true` if the slot is moving to the node that the redirection names.
@@ -163,6 +171,15 @@ pub(crate) fn concerns_all_keys(error: &BackendError) -> bool {
         || (is_quoting(code) && FOR_ALL_KEYS.iter().any(quotes))
         || details.contains("run this command")
         || details.contains("to run the")
+}
+
+/// Returns `true` if the user may not run a command or use a key, or the server does not have the command. Another
+/// attempt meets the same, so a caller may remember it.
+pub(crate) fn is_denial(error: &BackendError) -> bool {
+    server_error(error).is_some_and(|error| {
+        let code = error.code().unwrap_or_default();
+        server_error::is_denial(code, error.detail().unwrap_or_default())
+    })
 }
 
 /// Returns `true` if the server rejects only commands that require memory. Releases do not.
@@ -341,6 +358,50 @@ mod tests {
             let error = BackendError::from(error);
             assert_eq!(topological, expected, "{error:?}");
         }
+    }
+
+    #[test]
+    fn only_denials_are_denials() {
+        for (code, detail, expected) in [
+            ("NOPERM", "this user has no permissions to run 'zadd'", true),
+            (
+                "ERR",
+                "ACL failure in script: User u has no permissions to run the 'zadd' command",
+                true,
+            ),
+            (
+                "@user_script:",
+                " 54: The user executing the script can't run this command or subcommand",
+                true,
+            ),
+            ("ERR", "Unknown Redis command called from script", true),
+            ("NOAUTH", "Authentication required.", false),
+            ("WRONGPASS", "invalid username-password pair", false),
+            (
+                "CROSSSLOT",
+                "Keys in request don't hash to the same slot",
+                false,
+            ),
+            ("ERR", "DB index is out of range", false),
+            ("ERR", "FENCE the fencing counter a holds", false),
+            ("LOADING", "Redis is loading the dataset in memory", false),
+            ("OOM", "command not allowed", false),
+        ] {
+            assert_eq!(
+                is_denial(&refused(code, detail)),
+                expected,
+                "{code} {detail}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_calls_over_slots_show_slots() {
+        let rejection = |text: &str| check(redis::parse_redis_value(text.as_bytes()).unwrap());
+        let over_slots = rejection("-CROSSSLOT Keys in request don't hash to the same slot\r\n");
+        assert!(over_slots.unwrap_err().spans_slots());
+        let moving = rejection("-TRYAGAIN Multiple keys request during rehashing of slot\r\n");
+        assert!(!moving.unwrap_err().spans_slots());
     }
 
     #[test]

@@ -13,6 +13,6 @@ mod server_error;
 pub(super) use cause::no_ttl;
 pub(crate) use cause::{Cause, unavailable, unexpected};
 pub(crate) use command_error::{CommandError, check, is_reply};
-pub(super) use command_error::{concerns_all_keys, is_out_of_memory};
+pub(super) use command_error::{concerns_all_keys, is_denial, is_out_of_memory};
 pub(super) use server_error::refusal;
 pub(crate) use server_error::{is_demoted, not_connected, not_dialed, not_primary};
