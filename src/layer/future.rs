@@ -17,15 +17,11 @@ use tower::{BoxError, Service};
 
 use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
-use super::form::RequestInfo;
+use super::config::{Options, Passed, confirm_wait, mark_unlocked};
 use super::hold::{Hold, Locks};
-use super::options::Options;
-use super::prefer;
-use super::rejection::LockRejection;
+use super::rejection::{LockRejection, RequestInfo, SERVER_TIMING};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
-use super::timing::SERVER_TIMING;
-use super::unlocked::{self, Passed};
 use crate::AcquireFuture;
 
 pin_project! {
@@ -239,7 +235,7 @@ where
                             if let Ok(response) = &mut response
                                 && passed == Some(Passed::Unavailable)
                             {
-                                unlocked::mark(response.headers_mut());
+                                mark_unlocked(response.headers_mut());
                             }
                             return Poll::Ready(response);
                         }
@@ -289,7 +285,7 @@ where
         drop(response);
         return answer;
     }
-    prefer::confirm(response.headers_mut(), request_info.applied_wait);
+    confirm_wait(response.headers_mut(), request_info.applied_wait);
     if let Some(timing) = timing {
         timing.add_to(&mut response, request_info);
     }

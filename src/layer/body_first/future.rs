@@ -13,11 +13,11 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{BoxError, Service};
 
-use super::body::{BodyError, ReadBody};
 use super::reader::Reader;
 use crate::layer::body::LockBody;
+use crate::layer::config::Options;
 use crate::layer::future::ResponseFuture;
-use crate::layer::options::Options;
+use crate::layer::read_body::{BodyError, ReadBody};
 use crate::layer::rejection::LockRejection;
 use crate::layer::request_locks::RequestLocks;
 use crate::layer::service::{Attempt, unlocked};

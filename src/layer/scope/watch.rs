@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::Context;
 
-use super::{LockScope, Shared, State};
-use crate::layer::options::{OnLost, Options};
+use super::lock_scope::{LockScope, Shared, State};
+use crate::layer::config::{OnLost, Options};
 use crate::{Held, Lost, LostReason};
 
 thread_local! {

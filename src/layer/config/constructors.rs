@@ -10,11 +10,11 @@ use http::HeaderName;
 use http::header::HOST;
 use http::request::Parts;
 
-use super::keys::{ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, LockTarget};
-#[cfg(feature = "axum")]
-use super::keys::{ByPathParam, ByPathParamAs, ByPathParams};
 use super::layer::LockLayer;
 use crate::LockManager;
+use crate::layer::keys::{ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, LockTarget};
+#[cfg(feature = "axum")]
+use crate::layer::keys::{ByPathParam, ByPathParamAs, ByPathParams};
 
 impl LockLayer<ByPath> {
     /// Creates a layer with one lock per path. The key is [`LockKey::from_path`](crate::LockKey::from_path).

@@ -36,7 +36,7 @@ pub struct Unlocked {
 }
 
 impl Unlocked {
-    pub(super) fn new(error: Error) -> Self {
+    pub(in crate::layer) fn new(error: Error) -> Self {
         Self { error }
     }
 
@@ -48,15 +48,15 @@ impl Unlocked {
 }
 
 /// Adds the header to the response of a request that passed an unavailable backend.
-pub(super) fn mark(headers: &mut HeaderMap) {
+pub(in crate::layer) fn mark_unlocked(headers: &mut HeaderMap) {
     headers.insert(TOWER_LOCK, HeaderValue::from_static("unlocked"));
 }
 
 /// Which requests of a layer may run without their lock.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Passing {
-    pub(super) observe_only: bool,
-    pub(super) on_unavailable: OnUnavailable,
+pub(in crate::layer) struct Passing {
+    pub(in crate::layer) observe_only: bool,
+    pub(in crate::layer) on_unavailable: OnUnavailable,
     reported: Arc<Reported>,
     /// Counts these requests.
     tally: Option<Arc<Tally>>,
@@ -100,13 +100,13 @@ impl Reported {
 
 /// The option by which a request runs without its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passed {
+pub(in crate::layer) enum Passed {
     Observed,
     Unavailable,
 }
 
 impl Passing {
-    pub(super) fn counted_by(mut self, tally: Arc<Tally>) -> Self {
+    pub(in crate::layer) fn counted_by(mut self, tally: Arc<Tally>) -> Self {
         self.tally = Some(tally);
         self
     }
@@ -118,7 +118,7 @@ impl Passing {
     }
 
     /// Returns the option by which the request runs despite this error, after it reported the request.
-    pub(super) fn pass(&self, error: &Error) -> Option<Passed> {
+    pub(in crate::layer) fn pass(&self, error: &Error) -> Option<Passed> {
         if self.observe_only {
             self.count(Permit::ObserveOnly);
             observe::observed(error);
@@ -134,7 +134,7 @@ impl Passing {
     }
 
     /// Records a grant: the next outage is a new one.
-    pub(super) fn granted(&self) {
+    pub(in crate::layer) fn granted(&self) {
         if self.on_unavailable == OnUnavailable::Pass {
             self.reported.granted();
         }

@@ -12,8 +12,8 @@ use http_body::Body;
 use tower::BoxError;
 
 use super::prefer::PreferredWait;
-use super::rejection::LockRejection;
 use super::unlocked::Passing;
+use crate::layer::rejection::LockRejection;
 use crate::lock::{valid_lease, valid_wait};
 use crate::{Acquire, ConfigError, LockKeys, LockManager, Owner};
 
@@ -31,7 +31,7 @@ pub enum OnLost {
     Continue,
 }
 
-pub(super) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
+pub(in crate::layer) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 
 type OnReject = dyn Fn(LockRejection) -> Response<BoxedBody> + Send + Sync;
 
@@ -41,34 +41,34 @@ type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Options {
-    pub(super) wait: Wait,
-    pub(super) honors_preferred_wait: bool,
-    pub(super) lease: Option<Duration>,
-    pub(super) max_hold: Duration,
-    pub(super) reads: Reads,
+    pub(in crate::layer) wait: Wait,
+    pub(in crate::layer) honors_preferred_wait: bool,
+    pub(in crate::layer) lease: Option<Duration>,
+    pub(in crate::layer) max_hold: Duration,
+    pub(in crate::layer) reads: Reads,
     /// The limit of permits, if requests get those in place of locks.
-    pub(super) permits: Option<Permits>,
-    pub(super) skip: Option<Arc<Skip>>,
+    pub(in crate::layer) permits: Option<Permits>,
+    pub(in crate::layer) skip: Option<Arc<Skip>>,
     /// `None` for the status of each kind.
-    pub(super) busy_status: Option<StatusCode>,
-    pub(super) release_at_head: bool,
-    pub(super) on_lost: OnLost,
-    pub(super) passing: Passing,
-    pub(super) on_reject: Option<Arc<OnReject>>,
-    pub(super) name: Option<Arc<str>>,
-    pub(super) server_timing: bool,
+    pub(in crate::layer) busy_status: Option<StatusCode>,
+    pub(in crate::layer) release_at_head: bool,
+    pub(in crate::layer) on_lost: OnLost,
+    pub(in crate::layer) passing: Passing,
+    pub(in crate::layer) on_reject: Option<Arc<OnReject>>,
+    pub(in crate::layer) name: Option<Arc<str>>,
+    pub(in crate::layer) server_timing: bool,
 }
 
 /// The most requests of one key at a time.
 #[derive(Clone)]
-pub(super) enum Permits {
+pub(in crate::layer) enum Permits {
     Fixed(u32),
     Of(Arc<LimitOf>),
 }
 
 /// How the requests with safe methods are locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reads {
+pub(in crate::layer) enum Reads {
     /// As all others.
     Exclusive,
     /// GET and HEAD share their locks, OPTIONS and TRACE need none.
@@ -77,7 +77,7 @@ pub(super) enum Reads {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wait {
+pub(in crate::layer) enum Wait {
     /// The wait of the manager.
     Default,
     For(Duration),
@@ -109,25 +109,25 @@ impl Default for Options {
 /// first one.
 impl Options {
     #[track_caller]
-    pub(super) fn set_wait(&mut self, wait: Duration) {
+    pub(in crate::layer) fn set_wait(&mut self, wait: Duration) {
         assert_valid(valid_wait("wait", wait));
         self.wait = Wait::For(wait);
     }
 
     #[track_caller]
-    pub(super) fn set_lease(&mut self, lease: Duration) {
+    pub(in crate::layer) fn set_lease(&mut self, lease: Duration) {
         assert_valid(valid_lease("lease", lease));
         self.lease = Some(lease);
     }
 
     #[track_caller]
-    pub(super) fn set_max_hold(&mut self, max_hold: Duration) {
+    pub(in crate::layer) fn set_max_hold(&mut self, max_hold: Duration) {
         assert_valid(valid_lease("max_hold", max_hold));
         self.max_hold = max_hold;
     }
 
     #[track_caller]
-    pub(super) fn set_busy_status(&mut self, status: StatusCode) {
+    pub(in crate::layer) fn set_busy_status(&mut self, status: StatusCode) {
         assert!(
             status.is_client_error(),
             "invalid `status`: must be a client error (4xx), not {status}"
@@ -137,19 +137,19 @@ impl Options {
 }
 
 #[track_caller]
-pub(super) fn assert_valid(setting: Result<(), ConfigError>) {
+pub(in crate::layer) fn assert_valid(setting: Result<(), ConfigError>) {
     if let Err(invalid) = setting {
         panic!("{invalid}");
     }
 }
 
 impl Options {
-    pub(super) fn name(&self) -> Option<&str> {
+    pub(in crate::layer) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
     /// Returns `true` if a request with this method needs no lock.
-    pub(super) fn exempts(&self, method: &Method) -> bool {
+    pub(in crate::layer) fn exempts(&self, method: &Method) -> bool {
         match self.reads {
             Reads::Exclusive => false,
             Reads::Unlocked => method.is_safe(),
@@ -158,7 +158,7 @@ impl Options {
     }
 
     /// Returns the limit of permits for a request.
-    pub(super) fn limit(&self, request: &Parts) -> Option<u32> {
+    pub(in crate::layer) fn limit(&self, request: &Parts) -> Option<u32> {
         self.permits.as_ref().map(|permits| match permits {
             Permits::Fixed(limit) => *limit,
             Permits::Of(limit_of) => limit_of(request),
@@ -166,12 +166,12 @@ impl Options {
     }
 
     /// Returns `true` if a request with this method gets a shared lock.
-    pub(super) fn shares(&self, method: &Method) -> bool {
+    pub(in crate::layer) fn shares(&self, method: &Method) -> bool {
         self.reads == Reads::Shared && method.is_safe()
     }
 
     /// Whether a request whose lock is lost is aborted.
-    pub(super) fn on_lost(&self) -> OnLost {
+    pub(in crate::layer) fn on_lost(&self) -> OnLost {
         if self.passing.observe_only {
             OnLost::Continue
         } else {
@@ -180,7 +180,7 @@ impl Options {
     }
 
     /// Returns the wait that the client prefers, if the layer honors that and waits at all.
-    pub(super) fn preferred_wait(
+    pub(in crate::layer) fn preferred_wait(
         &self,
         locks: &LockManager,
         headers: &HeaderMap,
@@ -197,11 +197,11 @@ impl Options {
     }
 
     /// Returns `true` if the program passes this request without a lock.
-    pub(super) fn skips(&self, request: &Parts) -> bool {
+    pub(in crate::layer) fn skips(&self, request: &Parts) -> bool {
         self.skip.as_ref().is_some_and(|skip| skip(request))
     }
 
-    pub(super) fn acquire(
+    pub(in crate::layer) fn acquire(
         &self,
         locks: &LockManager,
         keys: LockKeys,

@@ -9,14 +9,14 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::{BoxError, Service};
 
+use super::watch::Watch;
 #[cfg(feature = "axum")]
-use super::ahead::take_body;
-use super::body::LockBody;
-use super::form::RequestInfo;
-use super::future::ResponseFuture;
-use super::options::Options;
-use super::request_locks::RequestLocks;
-use super::scope::Watch;
+use crate::layer::ahead::take_body;
+use crate::layer::body::LockBody;
+use crate::layer::config::Options;
+use crate::layer::future::ResponseFuture;
+use crate::layer::rejection::RequestInfo;
+use crate::layer::request_locks::RequestLocks;
 
 /// A service that runs the inner one in a scope for locks; created by
 /// [`LockScopeLayer`](crate::LockScopeLayer).
@@ -29,7 +29,7 @@ pub struct LockScopeService<S> {
 }
 
 impl<S> LockScopeService<S> {
-    pub(super) fn new(inner: S, settings: Arc<Options>) -> Self {
+    pub(in crate::layer) fn new(inner: S, settings: Arc<Options>) -> Self {
         Self { inner, settings }
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Response};
 
 use super::form::{Form, RequestInfo};
-use super::rejection::LockRejection;
+use super::lock_rejection::LockRejection;
 use crate::Held;
 use crate::observe::{Outcome, Via};
 
-pub(super) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+pub(in crate::layer) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// How a request got its lock: an extension of the response, with
 /// [`LockLayer::server_timing`](crate::LockLayer::server_timing). Of nested layers, the extension is that of the inner
@@ -28,7 +28,7 @@ pub struct LockTiming {
 }
 
 impl LockTiming {
-    pub(super) fn granted(held: &Held) -> Self {
+    pub(in crate::layer) fn granted(held: &Held) -> Self {
         Self {
             waited: held.waited(),
             via: Some(held.via()),
@@ -37,13 +37,13 @@ impl LockTiming {
     }
 
     /// Adds the timing to the response of a request that had its lock.
-    pub(super) fn add_to<B>(self, response: &mut Response<B>, request_info: RequestInfo) {
+    pub(in crate::layer) fn add_to<B>(self, response: &mut Response<B>, request_info: RequestInfo) {
         let description = self.via.map_or("unlocked", Via::as_str);
         self.add(description, response, request_info);
     }
 
     /// Adds the timing to the response of a request that was rejected.
-    pub(super) fn add_rejected<B>(rejection: &LockRejection, response: &mut Response<B>) {
+    pub(in crate::layer) fn add_rejected<B>(rejection: &LockRejection, response: &mut Response<B>) {
         let timing = rejection.lost_timing().unwrap_or_else(|| Self {
             waited: rejection.waited().unwrap_or_default(),
             via: None,

@@ -9,16 +9,16 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 
 /// The wait of a request whose client prefers one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PreferredWait {
-    pub(super) wait: Duration,
+pub(in crate::layer) struct PreferredWait {
+    pub(in crate::layer) wait: Duration,
     /// The whole seconds of it, unless the limit of the layer is shorter than one.
-    pub(super) applied: Option<u32>,
+    pub(in crate::layer) applied: Option<u32>,
 }
 
 impl PreferredWait {
     /// Reads the preference, and bounds it by the wait of the layer. A malformed preference is ignored, as
     /// RFC 7240 §2 requires.
-    pub(super) fn read(headers: &HeaderMap, limit: Duration) -> Option<Self> {
+    pub(in crate::layer) fn read(headers: &HeaderMap, limit: Duration) -> Option<Self> {
         let preferred = preferred(headers)?;
         let wait = Duration::from_secs(preferred.into()).min(limit);
         let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
@@ -28,7 +28,7 @@ impl PreferredWait {
 }
 
 /// Adds `Preference-Applied` to the response.
-pub(super) fn confirm(headers: &mut HeaderMap, applied: Option<u32>) {
+pub(in crate::layer) fn confirm_wait(headers: &mut HeaderMap, applied: Option<u32>) {
     if let Some(seconds) = applied
         && let Ok(value) = HeaderValue::try_from(format!("wait={seconds}"))
     {

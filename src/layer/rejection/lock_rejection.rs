@@ -63,12 +63,12 @@ impl LockRejection {
         self
     }
 
-    pub(super) fn queue_position(&self) -> Option<NonZeroU32> {
+    pub(in crate::layer) fn queue_position(&self) -> Option<NonZeroU32> {
         self.queue_position
     }
 
     /// The rejection of a request that lost a lock. `timing` is that of the acquire by the layer.
-    pub(super) fn lost(
+    pub(in crate::layer) fn lost(
         reason: Option<LostReason>,
         timing: Option<LockTiming>,
         request_info: RequestInfo,
@@ -80,11 +80,11 @@ impl LockRejection {
         }
     }
 
-    pub(super) fn lost_timing(&self) -> Option<LockTiming> {
+    pub(in crate::layer) fn lost_timing(&self) -> Option<LockTiming> {
         self.lost_timing
     }
 
-    pub(super) fn into_rendered(mut self) -> Self {
+    pub(in crate::layer) fn into_rendered(mut self) -> Self {
         self.is_rendered = true;
         self
     }
@@ -92,7 +92,10 @@ impl LockRejection {
     /// Returns the rejection from a handler or an extractor, to be rendered again for the
     /// client by the innermost layer or scope. Returns `None` for a response with another status, which the
     /// handler chose.
-    pub(super) fn of_handler<B>(response: &Response<B>, request_info: RequestInfo) -> Option<Self> {
+    pub(in crate::layer) fn of_handler<B>(
+        response: &Response<B>,
+        request_info: RequestInfo,
+    ) -> Option<Self> {
         let rejection = response.extensions().get::<Self>()?;
         let is_unchanged =
             response.status() == rejection.status || rejection.request_info.form == Form::Grpc;
@@ -103,18 +106,18 @@ impl LockRejection {
     }
 
     /// Sets the status for a busy resource, or for one whose permits are held. Other kinds keep their own.
-    pub(super) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
+    pub(in crate::layer) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
         if let (ErrorKind::Busy | ErrorKind::Full, Some(status)) = (self.kind(), status) {
             self.status = status;
         }
         self
     }
 
-    pub(super) fn request_info(&self) -> RequestInfo {
+    pub(in crate::layer) fn request_info(&self) -> RequestInfo {
         self.request_info
     }
 
-    pub(super) fn applied_wait(&self) -> Option<u32> {
+    pub(in crate::layer) fn applied_wait(&self) -> Option<u32> {
         self.request_info.applied_wait
     }
 

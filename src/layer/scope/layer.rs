@@ -8,9 +8,9 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tower::{BoxError, Layer};
 
-use super::options::{OnLost, Options, Wait};
-use super::scope_service::LockScopeService;
+use super::service::LockScopeService;
 use crate::LockRejection;
+use crate::layer::config::{OnLost, Options, Wait};
 
 /// Keeps the locks of [`Locked`](crate::Locked) until the response is complete, and carries their settings.
 ///

@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::LengthLimitError;
 use tower::BoxError;
 
-use crate::layer::size_hint;
+use super::size_hint;
 use crate::lock::{Room, Share};
 use crate::{Error, ErrorKind};
 
@@ -44,7 +44,7 @@ pub(super) enum Rest<B> {
 pub(super) struct BodyError(#[source] pub(super) BoxError);
 
 impl<B> ReadBody<B> {
-    pub(in crate::layer) fn unread(body: B) -> Self {
+    pub(super) fn unread(body: B) -> Self {
         Self::new(BytesMut::new(), Rest::Unread(body))
     }
 

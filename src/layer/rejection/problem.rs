@@ -5,21 +5,21 @@ use http::StatusCode;
 use crate::ErrorKind;
 
 /// The response to one kind of error.
-pub(super) struct Problem {
+pub(in crate::layer) struct Problem {
     /// The end of the `type` URI. `None` if the status is sufficient: the type is then `about:blank`, and the title
     /// is the phrase of the status (RFC 9457 §4.2.1).
-    pub(super) name: Option<&'static str>,
-    pub(super) status: StatusCode,
-    pub(super) title: &'static str,
-    pub(super) detail: &'static str,
+    pub(in crate::layer) name: Option<&'static str>,
+    pub(in crate::layer) status: StatusCode,
+    pub(in crate::layer) title: &'static str,
+    pub(in crate::layer) detail: &'static str,
     /// `true` if a retry can succeed. The response then has a `Retry-After`.
-    pub(super) temporary: bool,
-    pub(super) grpc: GrpcStatus,
+    pub(in crate::layer) temporary: bool,
+    pub(in crate::layer) grpc: GrpcStatus,
 }
 
 /// The numbers of <https://grpc.io/docs/guides/status-codes/>.
 #[derive(Clone, Copy)]
-pub(super) enum GrpcStatus {
+pub(in crate::layer) enum GrpcStatus {
     InvalidArgument = 3,
     DeadlineExceeded = 4,
     ResourceExhausted = 8,
@@ -30,11 +30,11 @@ pub(super) enum GrpcStatus {
 }
 
 /// The page that explains the problem types. RFC 9457 §3.1.1 recommends an absolute URI with documentation.
-pub(super) const PROBLEMS: &str =
+pub(in crate::layer) const PROBLEMS: &str =
     "https://docs.rs/tower-lock/latest/tower_lock/guide/problems/index.html";
 
 impl Problem {
-    pub(super) fn of(kind: ErrorKind) -> Self {
+    pub(in crate::layer) fn of(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Busy => Self {
                 name: Some("resource-busy"),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn every_problem_type_has_section_in_guide() {
-        let page = include_str!("../guide/problems.rs");
+        let page = include_str!("../../guide/problems.rs");
         for kind in [
             ErrorKind::Busy,
             ErrorKind::Full,

@@ -3,12 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tower::Layer;
-
-use super::keys::{KeyExtractor, Keyed};
 use super::options::Options;
-use super::service::LockService;
 use crate::LockManager;
+use crate::layer::keys::{KeyExtractor, Keyed};
 
 /// Acquires a lock before calling the inner service, and releases it when the response is complete.
 ///
@@ -111,9 +108,9 @@ use crate::LockManager;
 /// [`Router::route_layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.route_layer
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct LockLayer<K> {
-    pub(super) locks: LockManager,
-    pub(super) keys: Arc<Keyed<K>>,
-    pub(super) options: Options,
+    pub(in crate::layer) locks: LockManager,
+    pub(in crate::layer) keys: Arc<Keyed<K>>,
+    pub(in crate::layer) options: Options,
 }
 
 impl<K: KeyExtractor> LockLayer<K> {
@@ -144,19 +141,6 @@ impl<K: KeyExtractor> LockLayer<K> {
             keys: Arc::new(Keyed::new(keys)),
             options,
         }
-    }
-}
-
-impl<S, K> Layer<S> for LockLayer<K> {
-    type Service = LockService<S, K>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        LockService::new(
-            inner,
-            self.locks.clone(),
-            Arc::clone(&self.keys),
-            self.options.clone(),
-        )
     }
 }
 
