@@ -1,122 +1,16 @@
-//! Permits. A backend without them passes each of these functions.
+//! How many permits hold a key, and for how long.
 
-use std::num::NonZeroU16;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
-use super::acquire::side_by_side;
-use super::holder::forced;
-use super::queue::waiter::freed;
-use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, inspected, only, release,
-    released,
+use super::requests::{EXCLUSIVE, SHARED, attempt, ends, hold, key, lease, permit, refuses, renew};
+use crate::backend::conformance::acquire::side_by_side;
+use crate::backend::conformance::holder::forced;
+use crate::backend::conformance::support::{
+    LONG, MARGIN, SHORT, busy, definite, grant, grant_within, inspected, release, released,
 };
-use crate::LockKey;
-use crate::backend::{
-    AcquireRequest, Acquired, Backend, ContendRequest, Contended, ForceReleased, LeaseId, Mode,
-    Release, Released, Renewal, Renewed,
-};
-
-fn lease() -> LeaseId {
-    LeaseId::new(Uuid::new_v4(), 1)
-}
-
-/// Returns a fresh key, or `None` if the backend has no permits.
-fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
-    let modes = backend.modes();
-    modes.include(Mode::Permit).then(|| fresh_key(subject))
-}
-
-/// How a lease asks for a key.
-#[derive(Debug, Clone, Copy)]
-struct Asked(Mode, Option<NonZeroU16>);
-
-const EXCLUSIVE: Asked = Asked(Mode::Exclusive, None);
-const SHARED: Asked = Asked(Mode::Shared, None);
-
-const fn permit(limit: u16) -> Asked {
-    Asked(Mode::Permit, NonZeroU16::new(limit))
-}
-
-async fn attempt<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    Asked(mode, limit): Asked,
-    ttl: Duration,
-) -> Acquired {
-    let request = AcquireRequest::new(key.clone(), lease, ttl).with_mode(mode);
-    let answer = backend.try_acquire(&request.with_limit(limit)).await;
-    definite(answer, "try_acquire")
-}
-
-/// Acquires a lease and returns its counter.
-async fn hold<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    asked: Asked,
-    ttl: Duration,
-) -> u64 {
-    match attempt(backend, key, lease, asked, ttl).await {
-        Acquired::Granted { counter } => counter,
-        Acquired::Busy { ttl } => panic!("{key:?} has room for {asked:?} and is busy for {ttl:?}"),
-    }
-}
-
-/// Checks that an attempt of a fresh lease is rejected. Returns the remaining time.
-async fn refuses<B: Backend>(backend: &B, key: &LockKey, asked: Asked) -> Duration {
-    match attempt(backend, key, lease(), asked, LONG).await {
-        Acquired::Busy { ttl } => ttl,
-        Acquired::Granted { .. } => panic!("{key:?} has no room and was granted to {asked:?}"),
-    }
-}
-
-async fn contend<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    Asked(mode, limit): Asked,
-) -> Contended {
-    let request = ContendRequest::new(key.clone(), lease, LONG, false).with_mode(mode);
-    let answer = backend.contend(&request.with_limit(limit)).await;
-    definite(answer, "contend")
-}
-
-async fn is_granted<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, asked: Asked) -> bool {
-    let contended = contend(backend, key, lease, asked).await;
-    matches!(contended, Contended::Granted { .. })
-}
-
-/// Enters the queue. Returns `false` if the store has none.
-async fn waits<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, asked: Asked) -> bool {
-    match contend(backend, key, lease, asked).await {
-        Contended::Waiting { queued, .. } => queued.is_some(),
-        Contended::Granted { .. } => panic!("{key:?} has no room and was granted to {asked:?}"),
-    }
-}
-
-/// Contends until the key is granted, because clients outside the queue may have a turn first.
-async fn gets<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, asked: Asked) {
-    let deadline = Instant::now() + MARGIN;
-    while !is_granted(backend, key, lease, asked).await {
-        assert!(Instant::now() < deadline, "{asked:?} is next");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-async fn renew<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, ttl: Duration) -> bool {
-    let renewal = Renewal::new(key.clone(), lease, ttl).with_mode(Mode::Permit);
-    only(backend.renew(&[renewal]).await, "renew") != Renewed::NotHeld
-}
-
-async fn ends<B: Backend>(backend: &B, key: &LockKey, leases: &[LeaseId]) {
-    for lease in leases {
-        freed(released(backend, key, *lease).await);
-    }
-}
+use crate::backend::{Acquired, Backend, ForceReleased, LeaseId, Mode, Released};
 
 /// Checks that permits hold a key together up to their limit, that a repeat is counted once, and that each release
 /// admits one more.
@@ -341,86 +235,5 @@ pub async fn counters_of_permits_increase<B: Backend>(one: &B, other: &B) {
         assert!(one_of_two > counter, "{one_of_two} follows {counter}");
         last = one_of_two.max(hold(one, &key, second, permit(2), LONG).await);
         ends(one, &key, &[first, second]).await;
-    }
-}
-
-/// Checks that permits that wait are served in the order of the queue, one for each release, and that a smaller limit
-/// makes those behind it wait as well.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn waiting_permits_are_served_in_order<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-queue", one) else {
-        return;
-    };
-    let [a, b, first, small, last] = [(); 5].map(|()| lease());
-    hold(one, &key, a, permit(2), LONG).await;
-    hold(other, &key, b, permit(2), LONG).await;
-    if !waits(other, &key, first, permit(2)).await {
-        ends(one, &key, &[a, b]).await;
-        return;
-    }
-    waits(one, &key, small, permit(1)).await;
-    waits(other, &key, last, permit(3)).await;
-    // The third limit has room, but not before those that wait.
-    refuses(one, &key, permit(3)).await;
-    freed(released(one, &key, a).await);
-    // The second place is that of the first waiter, which has a short time to ask for it.
-    refuses(one, &key, permit(2)).await;
-    gets(other, &key, first, permit(2)).await;
-    waits(one, &key, small, permit(1)).await;
-    waits(other, &key, last, permit(3)).await;
-    freed(released(one, &key, b).await);
-    waits(one, &key, small, permit(1)).await;
-    waits(other, &key, last, permit(3)).await;
-    let outcome = released(other, &key, first).await;
-    assert_ne!(outcome, Released::NotHeld, "{first} held {key:?}");
-    gets(one, &key, small, permit(1)).await;
-    gets(other, &key, last, permit(3)).await;
-    ends(one, &key, &[small, last]).await;
-}
-
-/// Checks that no permit passes a lease of another mode that waits in the queue, that this lease waits for all permits,
-/// and that its departure admits the permits behind it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn waiting_lease_of_other_mode_stops_permits<B: Backend>(one: &B, other: &B) {
-    let modes = one.modes();
-    for asked in [EXCLUSIVE, SHARED] {
-        let Some(key) = key("permits-wanted", one) else {
-            return;
-        };
-        if !modes.include(asked.0) {
-            continue;
-        }
-        let [first, second, waiter, later] = [(); 4].map(|()| lease());
-        hold(one, &key, first, permit(9), LONG).await;
-        hold(one, &key, second, permit(9), LONG).await;
-        if !waits(other, &key, waiter, asked).await {
-            ends(one, &key, &[first, second]).await;
-            return;
-        }
-        refuses(one, &key, permit(9)).await;
-        waits(one, &key, later, permit(9)).await;
-        // A repeat is granted nevertheless.
-        hold(one, &key, second, permit(9), LONG).await;
-        freed(released(one, &key, first).await);
-        waits(other, &key, waiter, asked).await;
-        let leaver = [Release::new(key.clone(), waiter)];
-        assert_eq!(only(other.leave(&leaver).await, "leave"), Released::NotHeld);
-        gets(one, &key, later, permit(9)).await;
-        // It waits again, now for both of them.
-        let waiter = lease();
-        waits(other, &key, waiter, asked).await;
-        freed(released(one, &key, second).await);
-        waits(other, &key, waiter, asked).await;
-        let outcome = released(one, &key, later).await;
-        assert_ne!(outcome, Released::NotHeld, "{later} held {key:?}");
-        gets(other, &key, waiter, asked).await;
-        refuses(one, &key, permit(9)).await;
-        ends(other, &key, &[waiter]).await;
     }
 }
