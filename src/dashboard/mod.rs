@@ -43,7 +43,7 @@
 //! ```
 //!
 //! The page opens a stream with `EventSource`, which sends cookies, Basic credentials and client certificates, but no
-//! bearer token. [`guide::operations`](crate::guide::operations) has complete examples of protection.
+//! bearer token. [`guide::dashboard`](crate::guide::dashboard) has complete examples of protection.
 //!
 //! # What it costs
 //!
