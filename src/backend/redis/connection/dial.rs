@@ -1,4 +1,4 @@
-//! Opens connections: for commands and for subscriptions directly, for replicas from a pool.
+//! Opens connections for commands: directly, or for replicas from a pool.
 //!
 //! A connection from a pool announces no end: all connections of a pool have one sender of push messages.
 
@@ -11,19 +11,17 @@ use deadpool_redis::{Connection as Pooled, Pool};
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::{Client, ProtocolVersion, PushInfo, PushKind, Value};
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::address::{Address, Visit};
-use super::link::{Link, ROLE};
+use super::link::Link;
 use super::network::{Network, within};
+use super::opening::{admitted, confirmed, open_at};
 use super::pools::{Pools, checkout, drop_idle};
 use super::server::{Locate, Target};
 use super::spread::Spread;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{
-    Cause, Names, check, entry, not_connected, not_dialed, unavailable,
-};
+use crate::backend::redis::command::{Cause, Names, check, not_connected, not_dialed, unavailable};
 use crate::task::with_caller_logs;
 
 /// The most links per connection: one that hangs, whose commands may still take effect, and its replacement.
@@ -209,87 +207,13 @@ impl Connector {
     }
 }
 
-/// A connection, the address of the server that it leads to, and what opened it.
-type Opened<T> = (MultiplexedConnection, String, T, Visit);
-
-/// Opens a connection to the server, and to the next one if the server moves in the meantime. The
-/// caller sets the time limit.
-///
-/// # Cancel safety
-///
-/// If dropped, a connection that was being opened is closed.
-async fn open_at<T, F>(
-    server: &dyn Locate,
-    again: bool,
-    open: impl Fn(Target) -> F,
-) -> Result<Opened<T>, BackendError>
-where
-    F: Future<Output = Result<(MultiplexedConnection, T), BackendError>>,
-{
-    let mut target = server.locate().await?;
-    loop {
-        let opening = async {
-            let visit = admitted(&Address::named(&target.address), again).await?;
-            let (connection, with) = open(target.clone()).await?;
-            let connection = confirmed(connection, &visit, server.can_move(), again).await?;
-            Ok((connection, target.address.clone(), with, visit))
-        };
-        tokio::select! {
-            opened = opening => {
-                // The server may have moved while the connection was being opened. While most
-                // sentinels are silent, the rest may name the previous primary.
-                let opened = match server.has_left(&target.address) {
-                    true => Err(unavailable(Cause::NotPrimary)),
-                    false => opened,
-                };
-                return match server.can_move() {
-                    true => opened.map_err(|error| unusable(target.address.clone(), error)),
-                    false => opened,
-                };
-            }
-            next = server.moved(&target.address) => target = next,
-        }
-    }
-}
-
-/// Adds the address to the error: the log names only the service. No error of opening a connection
-/// may have taken effect.
-fn unusable(address: String, source: BackendError) -> BackendError {
-    BackendError::refused(source.kind(), Cause::Primary { address, source })
-}
-
-async fn admitted(address: &Arc<Address>, again: bool) -> Result<Visit, BackendError> {
-    match again {
-        true => address.admit().await,
-        false => Ok(address.visit()),
-    }
-}
-
-/// Returns the connection if its server confirms that it is the primary, where it can change. A server
-/// that does not confirm it was the primary before, or will be. In doubt, it is enough that none denies it: a proxy may
-/// report no role.
-async fn confirmed(
-    mut connection: MultiplexedConnection,
-    visit: &Visit,
-    can_move: bool,
-    again: bool,
-) -> Result<MultiplexedConnection, BackendError> {
-    if !(can_move || again && visit.is_in_doubt()) {
-        return Ok(connection);
-    }
-    let reply = connection.send_packed_command(&redis::cmd(ROLE)).await;
-    let role = match check(reply.map_err(not_connected)?) {
-        Ok(reply) => entry(&reply, "role"),
-        Err(error) if can_move => return Err(error.into()),
-        Err(_) => None,
-    };
-    match role.as_deref() {
-        Some("master") => Ok(connection),
-        None if !can_move => Ok(connection),
-        _ => {
-            visit.misled();
-            Err(unavailable(Cause::NotPrimary))
-        }
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The `Debug` of the pool prints credentials.
+        f.debug_struct("Connector")
+            .field("address", &self.address)
+            .field("network", &self.network)
+            .finish_non_exhaustive()
     }
 }
 
@@ -341,64 +265,4 @@ async fn select(connection: &mut MultiplexedConnection) -> Result<(), BackendErr
 pub(crate) fn without_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
     connection.set_response_timeout(NO_TIMEOUT);
     connection
-}
-
-/// A connection for subscriptions, and the push messages that its receiver left. Its end is one of them.
-pub(crate) struct Messages {
-    pub(crate) connection: MultiplexedConnection,
-    /// The address of the server that it leads to.
-    pub(crate) address: String,
-    pub(crate) pushed: UnboundedReceiver<PushInfo>,
-    pub(crate) visit: Visit,
-}
-
-/// Opens a connection for subscriptions. The caller sets the time limit.
-///
-/// The task that drives the connection calls `receive` with each push message, which must not block. The messages for
-/// which it returns `false` are left to the caller.
-///
-/// # Cancel safety
-///
-/// If dropped, a connection that was being opened is closed.
-pub(crate) async fn listen(
-    server: &dyn Locate,
-    again: bool,
-    receive: impl Fn(&PushInfo) -> bool + Clone + Send + Sync + 'static,
-) -> Result<Messages, BackendError> {
-    let open = |target: Target| {
-        let receive = receive.clone();
-        async move {
-            let target = target.with_login().await?;
-            let (info, config) = target.for_messages().settings();
-            let client = Client::open(info).map_err(not_connected)?;
-            let (sender, pushed) = unbounded_channel();
-            let config = config.set_push_sender(move |message: PushInfo| {
-                let is_left = !receive(&message);
-                // A caller that is gone needs no messages.
-                is_left.then(|| sender.send(message)).transpose().map(drop)
-            });
-            let connection = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map_err(not_connected)?;
-            Ok((connection, pushed))
-        }
-    };
-    let (connection, address, pushed, visit) = open_at(server, again, open).await?;
-    Ok(Messages {
-        connection,
-        address,
-        pushed,
-        visit,
-    })
-}
-
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The `Debug` of the pool prints credentials.
-        f.debug_struct("Connector")
-            .field("address", &self.address)
-            .field("network", &self.network)
-            .finish_non_exhaustive()
-    }
 }

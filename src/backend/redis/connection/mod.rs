@@ -3,7 +3,8 @@
 //! | file | responsibility |
 //! |---|---|
 //! | `server` | the address, the credentials and the certificates of a server |
-//! | `dial` | opens connections |
+//! | `dial`, `listen` | open connections for commands and for subscriptions |
+//! | `opening` | the server that a connection is opened to, and whether it is the primary |
 //! | `pools` | the pool of the current server |
 //! | `address` | whether an address leads to the right server, and the order of dials while it may not |
 //! | `link` | one multiplexed connection |
@@ -31,7 +32,9 @@ mod dial;
 mod granting;
 mod handle;
 mod link;
+mod listen;
 mod network;
+mod opening;
 mod outage;
 mod pools;
 mod replied;
@@ -44,9 +47,10 @@ mod unanswered;
 pub(crate) use address::Visit;
 pub(crate) use backoff::backoff;
 pub(crate) use call_span::CallSpan;
-pub(crate) use dial::{Connector, Messages, Origin, listen, without_timeout};
+pub(crate) use dial::{Connector, Origin, without_timeout};
 pub(crate) use handle::Connection;
 pub(crate) use link::{Link, ROLE};
+pub(crate) use listen::{Messages, listen};
 pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
 pub(crate) use request::{Called, Reply, Request, Resend, Undo, after};
