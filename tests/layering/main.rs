@@ -99,16 +99,22 @@ struct Rooms {
 /// The files of a module that are in none of its rooms.
 const BESIDE: &str = "";
 
-const ROOMS: &[Rooms] = &[Rooms {
-    module: &["layer"],
-    groups: &[
-        &["keys"],
-        &["rejection"],
-        &["config"],
-        &["scope", BESIDE],
-        &["body_first"],
-    ],
-}];
+const ROOMS: &[Rooms] = &[
+    Rooms {
+        module: &["layer"],
+        groups: &[
+            &["keys"],
+            &["rejection"],
+            &["config"],
+            &["scope", BESIDE],
+            &["body_first"],
+        ],
+    },
+    Rooms {
+        module: &["backend", "redis", "connection"],
+        groups: &[&["server"], &[BESIDE], &["dial"], &["handle"]],
+    },
+];
 
 impl Rooms {
     /// Returns the place of the room that has this module, or `None` for the module of the rooms itself and outside of it.
@@ -417,6 +423,10 @@ mod walker {
                 "use crate::layer::body_first::BodyFirst;",
             ),
             ("layer/service", "fn f() { super::body_first::f() }"),
+            (
+                "backend/redis/connection/dial/spread",
+                "use crate::backend::redis::connection::handle::Connection;",
+            ),
         ] {
             assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
         }
@@ -477,7 +487,10 @@ mod walker {
                 assert_eq!(broken(at, text).len(), 1, "{at}: {text}");
             }
             for at in NAME_TOPOLOGIES {
-                assert_eq!(broken(at, text), Vec::<String>::new(), "{at}: {text}");
+                // The re-exports are missing here, so the rule of the rooms meets other paths.
+                let broken = broken(at, text);
+                let is_of_topologies = |it: &String| it.contains("topologies");
+                assert!(!broken.iter().any(is_of_topologies), "{at}: {broken:?}");
             }
         }
         let re_exports = "mod server; pub(crate) use server::{Target, Targets};";

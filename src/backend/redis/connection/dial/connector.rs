@@ -13,15 +13,14 @@ use redis::{Client, ProtocolVersion, PushInfo, PushKind, Value};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::address::{Address, Visit};
-use super::link::Link;
-use super::network::{Network, within};
 use super::opening::{admitted, confirmed, open_at};
 use super::pools::{Pools, checkout, drop_idle};
-use super::server::{Locate, Target};
 use super::spread::Spread;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, Names, check, not_connected, not_dialed, unavailable};
+use crate::backend::redis::connection::{
+    Link, Locate, Network, Target, Visit, address::Address, within,
+};
 use crate::task::with_caller_logs;
 
 /// The most links per connection: one that hangs, whose commands may still take effect, and its replacement.
@@ -42,7 +41,7 @@ pub(crate) struct Connector {
     /// The unknown server of a given pool.
     given: Arc<Address>,
     /// Empty if the pool is given.
-    pub(super) pools: Arc<Pools>,
+    pub(in crate::backend::redis::connection) pools: Arc<Pools>,
     /// A permit for each open link, suspect ones included.
     links: Arc<Semaphore>,
     /// The name for errors and logs.
@@ -149,7 +148,7 @@ impl Connector {
     }
 
     /// Closes the idle connections of the pool that were opened before this time.
-    pub(super) fn drop_idle(&self, opened: Instant) {
+    pub(in crate::backend::redis::connection) fn drop_idle(&self, opened: Instant) {
         match &self.origin {
             Origin::Given(pool) => drop_idle(pool, opened),
             Origin::Server(_) => self.pools.drop_idle(opened),

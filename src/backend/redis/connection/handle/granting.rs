@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::handle::Connection;
-use super::link::Link;
+use super::connection::Connection;
+use crate::backend::redis::connection::Link;
 use crate::backend::{BackendError, BackendErrorKind};
 
 impl Connection {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::handle::Connection;
+use super::connection::Connection;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::task::Near;
 

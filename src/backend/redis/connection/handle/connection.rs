@@ -3,7 +3,7 @@
 //! | state | a new command | leads to |
 //! |---|---|---|
 //! | none | one task connects, and commands wait for it within the connect timeout | sound or failed |
-//! | sound | is sent, behind a check of the role if the link is [doubtful](super::address) | reply: sound; timeout: suspect; end, also without a command: none; reply for a wrong server: none |
+//! | sound | is sent, behind a check of the role if the link is [doubtful](crate::backend::redis::connection::address) | reply: sound; timeout: suspect; end, also without a command: none; reply for a wrong server: none |
 //! | suspect | one task connects, and commands wait for it, or for a reply on the old link, within the response timeout | sound |
 //! | left: the locks are at another server | as in none, even if the link answers | sound or failed |
 //! | failed | is rejected until the backoff has passed | the next attempt |
@@ -26,16 +26,13 @@ use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::call_span::CallSpan;
 use super::connecting::Connecting;
-use super::dial::Connector;
-use super::link::Link;
-use super::network::Network;
-use super::outage::Outage;
-use super::request::{Reply, Request, Resend, undo};
-use super::state::State;
+use super::link_state::State;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
+use crate::backend::redis::connection::{
+    CallSpan, Connector, Link, Network, Outage, Reply, Request, Resend, request::undo,
+};
 use crate::observe::Part;
 use crate::task::timeout;
 

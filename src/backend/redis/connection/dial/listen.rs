@@ -4,11 +4,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, PushInfo};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::address::Visit;
 use super::opening::open_at;
-use super::server::{Locate, Target};
 use crate::backend::BackendError;
 use crate::backend::redis::command::not_connected;
+use crate::backend::redis::connection::{Locate, Target, Visit};
 
 /// A connection for subscriptions, and the push messages that its receiver left. Its end is one of them.
 pub(crate) struct Messages {

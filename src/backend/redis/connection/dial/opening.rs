@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 
-use super::address::{Address, Visit};
-use super::link::ROLE;
-use super::server::{Locate, Target};
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, check, entry, not_connected, unavailable};
+use crate::backend::redis::connection::{Locate, ROLE, Target, Visit, address::Address};
 
 /// A connection, the address of the server that it leads to, and what opened it.
 pub(super) type Opened<T> = (MultiplexedConnection, String, T, Visit);

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::backoff::backoff;
-use super::dial::Connector;
-use super::link::Link;
+use crate::backend::redis::connection::{Connector, Link, backoff};
 use crate::backend::{BackendError, BackendErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);

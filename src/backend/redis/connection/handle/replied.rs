@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 
 use redis::{RedisError, Value};
 
-use super::handle::Connection;
-use super::link::Link;
-use super::request::Request;
+use super::connection::Connection;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, check, is_demoted};
+use crate::backend::redis::connection::{Link, Request};
 
 impl Connection {
     /// Applies the end of a command on its link.

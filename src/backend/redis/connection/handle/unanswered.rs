@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::backoff::backoff;
-use super::handle::Connection;
-use super::link::Link;
-use super::request::{Resend, Undo};
+use super::connection::Connection;
+use crate::backend::redis::connection::{Link, Resend, Undo, backoff};
 use crate::task::timeout;
 
 /// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if

@@ -10,12 +10,12 @@ use deadpool_redis::{
 
 use tokio::time::Instant;
 
-use super::server::Target;
 use crate::backend::redis::command::{Cause, not_connected, unavailable};
+use crate::backend::redis::connection::Target;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The pool for the server of the last connection.
-pub(super) struct Pools {
+pub(in crate::backend::redis::connection) struct Pools {
     /// The server, with the login of the pool.
     last: Mutex<Option<(Arc<Target>, Pool)>>,
     /// The number of connections that a pool must have room for.
@@ -57,7 +57,7 @@ impl Pools {
         Ok(pool)
     }
 
-    pub(super) fn drop_idle(&self, opened: Instant) {
+    pub(in crate::backend::redis::connection) fn drop_idle(&self, opened: Instant) {
         if let Some((_, pool)) = &*self.last() {
             drop_idle(pool, opened);
         }

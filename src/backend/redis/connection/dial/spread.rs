@@ -56,7 +56,7 @@ impl Spread {
     }
 
     /// Returns the reason to refuse grants, if there is one.
-    pub(super) fn found(&self) -> Option<Cause> {
+    pub(in crate::backend::redis::connection) fn found(&self) -> Option<Cause> {
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
         (elsewhere > 0).then_some(Cause::Spread(elsewhere, SPANNED))
     }
@@ -79,7 +79,7 @@ impl Spread {
     }
 
     /// Returns `true` if the caller must probe again. Others need not.
-    pub(super) fn is_due(&self) -> bool {
+    pub(in crate::backend::redis::connection) fn is_due(&self) -> bool {
         let mut last = self.probed_at();
         let is_due = last.is_some_and(|last| last.elapsed() >= AGAIN);
         if is_due {
