@@ -53,19 +53,14 @@
 //! is bounded, to less than 1 MiB.
 
 mod api;
-mod backend;
 mod board;
-mod figures;
 mod force_release;
-mod frame;
 mod headers;
-mod history;
 mod limit;
 mod operator;
 mod page;
 mod protect;
-mod publisher;
-mod recorder;
+mod readings;
 mod router;
 
 #[cfg(test)]

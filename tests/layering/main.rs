@@ -114,6 +114,10 @@ const ROOMS: &[Rooms] = &[
         module: &["backend", "redis", "connection"],
         groups: &[&["server"], &[BESIDE], &["dial"], &["handle"]],
     },
+    Rooms {
+        module: &["dashboard"],
+        groups: &[&["readings"], &[BESIDE, "api", "page"]],
+    },
 ];
 
 impl Rooms {

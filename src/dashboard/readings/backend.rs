@@ -24,7 +24,7 @@ pub(super) struct Servers {
 
 /// The last incidents. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Incidents(Arc<Mutex<VecDeque<Incident>>>);
+pub(in crate::dashboard) struct Incidents(Arc<Mutex<VecDeque<Incident>>>);
 
 #[derive(Debug)]
 struct Incident {
@@ -112,7 +112,7 @@ impl Incidents {
     }
 
     /// Returns all incidents, the oldest first.
-    pub(super) fn all(&self) -> Value {
+    pub(in crate::dashboard) fn all(&self) -> Value {
         self.last(INCIDENTS)
     }
 

@@ -67,7 +67,7 @@ impl Frame<'_> {
 
 /// Returns one key. The token is text, because JavaScript rounds large numbers. It is missing if owners have different
 /// ones.
-pub(super) fn row(view: &LaneView) -> Value {
+pub(in crate::dashboard) fn row(view: &LaneView) -> Value {
     let hold = view.hold.as_ref();
     json!({
         "key": view.key.as_str(),
@@ -84,7 +84,7 @@ pub(super) fn row(view: &LaneView) -> Value {
 }
 
 /// Returns one owner of a key.
-pub(super) fn owner(view: &OwnerView) -> Value {
+pub(in crate::dashboard) fn owner(view: &OwnerView) -> Value {
     json!({
         "owner": view.owner.to_string(),
         "layer": view.layer.as_deref(),
@@ -95,7 +95,7 @@ pub(super) fn owner(view: &OwnerView) -> Value {
     })
 }
 
-pub(super) fn held_by(it: HeldBy) -> &'static str {
+pub(in crate::dashboard) fn held_by(it: HeldBy) -> &'static str {
     match it {
         HeldBy::Here => "here",
         HeldBy::Releasing => "releasing",
@@ -106,7 +106,7 @@ pub(super) fn held_by(it: HeldBy) -> &'static str {
 }
 
 /// Returns the milliseconds since 1970.
-pub(super) fn millis(at: SystemTime) -> u64 {
+pub(in crate::dashboard) fn millis(at: SystemTime) -> u64 {
     in_millis(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 

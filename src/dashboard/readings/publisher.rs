@@ -26,7 +26,7 @@ const STREAMS: usize = 16;
 
 /// Each stream ends after this time, and the page opens the next one. A client whose credentials were revoked does not
 /// keep its stream.
-pub(super) const LONGEST_STREAM: Duration = Duration::from_secs(60);
+pub(in crate::dashboard) const LONGEST_STREAM: Duration = Duration::from_secs(60);
 
 /// The number of keys of one frame.
 const TOP: usize = 100;
@@ -34,7 +34,7 @@ const HOT: usize = 20;
 
 /// The latest frame. A slow reader misses frames, and queues none.
 #[derive(Debug, Clone)]
-pub(super) enum Latest {
+pub(in crate::dashboard) enum Latest {
     Nothing,
     Frame(Bytes, Instant),
     /// The manager is shutting down.
@@ -44,13 +44,13 @@ pub(super) enum Latest {
 /// A stream of frames. It counts as open until it is dropped, or should have ended: the server polls no stream whose
 /// client reads nothing.
 #[derive(Debug)]
-pub(super) struct Subscription {
-    pub(super) frames: watch::Receiver<Latest>,
+pub(in crate::dashboard) struct Subscription {
+    pub(in crate::dashboard) frames: watch::Receiver<Latest>,
     _open: Arc<()>,
 }
 
 #[derive(Debug)]
-pub(super) struct Publisher {
+pub(in crate::dashboard) struct Publisher {
     shared: Arc<Shared>,
     spawner: Spawner,
 }
@@ -70,7 +70,7 @@ struct Shared {
 }
 
 impl Publisher {
-    pub(super) fn new(locks: &LockManager, instance: &str) -> Self {
+    pub(in crate::dashboard) fn new(locks: &LockManager, instance: &str) -> Self {
         locks.count_hot_keys();
         Self {
             shared: Arc::new(Shared {
@@ -88,7 +88,7 @@ impl Publisher {
     }
 
     /// Starts the task unless it runs. Outside a runtime, a later call starts it.
-    pub(super) fn ensure_running(&self) {
+    pub(in crate::dashboard) fn ensure_running(&self) {
         let running = &self.shared.running;
         if running.load(Ordering::Relaxed) || running.swap(true, Ordering::SeqCst) {
             return;
@@ -98,7 +98,7 @@ impl Publisher {
     }
 
     /// Opens a stream, or returns `None` if too many are open or the manager is shutting down.
-    pub(super) fn subscribe(&self) -> Option<Subscription> {
+    pub(in crate::dashboard) fn subscribe(&self) -> Option<Subscription> {
         let open = self.shared.open_stream()?;
         let mut frames = self.shared.latest.subscribe();
         let latest = frames.borrow_and_update().clone();
@@ -113,11 +113,11 @@ impl Publisher {
         })
     }
 
-    pub(super) fn history(&self) -> MutexGuard<'_, History> {
+    pub(in crate::dashboard) fn history(&self) -> MutexGuard<'_, History> {
         self.shared.history()
     }
 
-    pub(super) fn incidents(&self) -> &Incidents {
+    pub(in crate::dashboard) fn incidents(&self) -> &Incidents {
         &self.shared.incidents
     }
 }

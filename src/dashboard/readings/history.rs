@@ -10,7 +10,7 @@ const SECONDS: usize = 900;
 const MINUTES: usize = 1440;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Range {
+pub(in crate::dashboard) enum Range {
     Seconds,
     Minutes,
 }
@@ -33,7 +33,7 @@ pub(super) struct Point {
 
 /// Two rings of points.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(in crate::dashboard) struct History {
     seconds: VecDeque<Point>,
     minutes: VecDeque<Point>,
 }
@@ -70,7 +70,7 @@ impl History {
     }
 
     /// Returns one list per figure.
-    pub(super) fn columns(&self, range: Range) -> Value {
+    pub(in crate::dashboard) fn columns(&self, range: Range) -> Value {
         let points = match range {
             Range::Seconds => &self.seconds,
             Range::Minutes => &self.minutes,
