@@ -20,7 +20,7 @@ use super::connection::{AddressMap, Network, Provider, Transport};
 use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
-use super::topology::{MinReplicas, NodeSettings, Open, Route, Source, open};
+use super::topology::{MinReplicas, NodeSettings, Open, Route, ServerSource, open};
 use crate::ConnectError;
 use crate::error::with_causes;
 use crate::task::Background;
@@ -36,7 +36,7 @@ const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// settings and opens the connections.
 #[must_use = "does nothing until `connect` is called"]
 pub struct RedisBackendBuilder {
-    source: Source,
+    source: ServerSource,
     notify: Option<String>,
     prefix: String,
     connections: NonZeroUsize,
@@ -55,14 +55,14 @@ pub struct RedisBackendBuilder {
 
 impl RedisBackendBuilder {
     pub(crate) fn from_url(url: String) -> Self {
-        Self::new(Source::Url(url))
+        Self::new(ServerSource::Url(url))
     }
 
     pub(crate) fn from_pool(pool: Pool) -> Self {
-        Self::new(Source::Pool(pool))
+        Self::new(ServerSource::Pool(pool))
     }
 
-    fn new(source: Source) -> Self {
+    fn new(source: ServerSource) -> Self {
         Self {
             source,
             notify: None,

@@ -93,7 +93,7 @@ impl Publisher {
         if running.load(Ordering::Relaxed) || running.swap(true, Ordering::SeqCst) {
             return;
         }
-        let task = Running(Arc::downgrade(&self.shared));
+        let task = ReaderTask(Arc::downgrade(&self.shared));
         self.spawner.spawn(async move { task.run().await });
     }
 
@@ -171,9 +171,9 @@ impl Shared {
 }
 
 /// The task. It keeps neither the manager nor the dashboard.
-struct Running(Weak<Shared>);
+struct ReaderTask(Weak<Shared>);
 
-impl Running {
+impl ReaderTask {
     async fn run(self) {
         let Some(shared) = self.0.upgrade() else {
             return;
@@ -215,7 +215,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ReaderTask {
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
             shared.running.store(false, Ordering::SeqCst);

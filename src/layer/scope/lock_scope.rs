@@ -62,13 +62,13 @@ pub struct LockScope {
 pub(super) struct Shared {
     /// `None` only while no request uses it.
     pub(super) settings: Option<Arc<Options>>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<ScopeState>,
     #[cfg(feature = "axum")]
     pub(super) unread: Mutex<ReadBody<axum::body::Body>>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ScopeState {
     pub(super) is_closed: bool,
     /// Registered guards that the watch has not seen yet.
     pub(super) new: Vec<Held>,
@@ -124,7 +124,7 @@ impl LockScope {
 }
 
 impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ScopeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::Context;
 
-use super::lock_scope::{LockScope, Shared, State};
+use super::lock_scope::{LockScope, ScopeState, Shared};
 use crate::layer::config::{OnLost, Options};
 use crate::{Held, Lost, LostReason};
 
@@ -121,9 +121,9 @@ impl Drop for Watch {
             }
             None => {
                 let mut state = self.shared.state();
-                let closed = State {
+                let closed = ScopeState {
                     is_closed: true,
-                    ..State::default()
+                    ..ScopeState::default()
                 };
                 mem::replace(&mut *state, closed).kept
             }

@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
 use super::error::unexpected;
-use super::names::{Lease, Name, Named, millis};
+use super::names::{Lease, Named, RedisName, millis};
 use super::reply::{Outcomes, each, list, shares, spread};
 use super::send::call_with;
 use crate::backend::redis::connection::Undo;
@@ -93,13 +93,13 @@ impl Calls {
         &self,
         route: &Route,
         acquires: &[AcquireRequest],
-        quarantine: Option<Name<'_>>,
+        quarantine: Option<RedisName<'_>>,
     ) -> Cmd {
         let Self { names, scripts, .. } = self;
         let (count, fence) = (acquires.len(), self.at(route, &acquires[0].key).fence());
         let keys = 2 * count + 1 + usize::from(quarantine.is_some());
         let bodies = acquires.iter().map(|it| names.body(&it.key));
-        let len: usize = bodies.clone().map(Name::len).sum();
+        let len: usize = bodies.clone().map(RedisName::len).sum();
         // The body is a part of the other names.
         let size = 3 * len + 2 * fence.len() + count * (Lease::MAX_LEN + 8 * OVERHEAD);
         let mut command = scripts.share.evalsha(keys, 4 * count + 2, size);

@@ -39,7 +39,7 @@ pub(crate) use handle::Connection;
 pub(crate) use link::{Link, ROLE};
 pub(crate) use network::{Network, within};
 pub(crate) use outage::Outage;
-pub(crate) use request::{Called, Reply, Request, Resend, Undo, after};
+pub(crate) use request::{Called, CommandReply, Request, Resend, Undo, after};
 #[cfg(feature = "redis-tls")]
 pub(crate) use server::Certificates;
 pub use server::Credentials;

@@ -27,18 +27,18 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::connecting::Connecting;
-use super::link_state::State;
+use super::link_state::LinkState;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{
-    CallSpan, Connector, Link, Network, Outage, Reply, Request, Resend, request::undo,
+    CallSpan, CommandReply, Connector, Link, Network, Outage, Request, Resend, request::undo,
 };
 use crate::observe::Part;
 use crate::task::timeout;
 
 pub(crate) struct Connection {
     pub(super) connector: Arc<Connector>,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Notified when a link was opened, could not be opened, or answered again.
     pub(super) changed: Notify,
     /// `None` for a server whose outages are not logged.
@@ -104,7 +104,7 @@ impl Connection {
         Arc::as_ptr(self) as u64
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +126,7 @@ impl Connection {
         self: &Arc<Self>,
         request: &Request<'_>,
         mut asking: bool,
-    ) -> Result<Reply, CommandError> {
+    ) -> Result<CommandReply, CommandError> {
         let (mut resent, mut rejected) = (false, None);
         loop {
             let mut link = match self.sound_link() {
@@ -157,7 +157,7 @@ impl Connection {
             match outcome {
                 Err(CommandError::Died(_)) if !resent => resent = true,
                 Ok(value) => {
-                    return Ok(Reply {
+                    return Ok(CommandReply {
                         value,
                         resent,
                         asked: asking,
@@ -302,7 +302,7 @@ impl Connection {
         Demand::Wait
     }
 
-    fn replace(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn replace(self: &Arc<Self>, mut state: MutexGuard<'_, LinkState>) {
         let number = state.connect();
         drop(state);
         if let Some(number) = number {

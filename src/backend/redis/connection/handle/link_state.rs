@@ -16,7 +16,7 @@ const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(2);
 /// The current link, and the failures to replace it.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct LinkState {
     link: Option<Arc<Link>>,
     /// The number of the task that opens a link.
     pub(super) connecting: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct State {
     failed: Option<(Instant, BackendError)>,
 }
 
-impl State {
+impl LinkState {
     pub(super) fn has_link(&self) -> bool {
         self.link.is_some()
     }
