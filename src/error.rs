@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-type Source = Arc<dyn std::error::Error + Send + Sync>;
+type SharedCause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// An error from acquiring or releasing a lock.
 ///
@@ -34,7 +34,7 @@ struct Repr {
     retry_after: Option<Duration>,
     /// When the lease of the holder ends, or the first of several leases.
     lease_left: Option<Duration>,
-    source: Option<Source>,
+    source: Option<SharedCause>,
 }
 
 /// The kinds of [`Error`].
@@ -320,7 +320,7 @@ pub enum ConnectError {
         /// Never user or password.
         address: String,
         /// The error of the connection.
-        source: Source,
+        source: SharedCause,
     },
     /// The server rejects this client for a wrong password or a missing permission, or its certificate is not
     /// trusted or has another name. Or it lacks a command or a protocol version, or replies unlike Redis.
@@ -331,6 +331,6 @@ pub enum ConnectError {
         /// Never user or password.
         address: String,
         /// The error from the server, or that of the handshake.
-        source: Source,
+        source: SharedCause,
     },
 }

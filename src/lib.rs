@@ -182,7 +182,7 @@
 //! | `redis-tls` | no | `rediss://`, through rustls |
 //! | `tracing` | no | events of grants, losses, outages and failed acquires, spans of waits: [`guide::operations`] |
 //! | `metrics` | no | counters, gauges and histograms of locks and the backend: [`guide::operations`] |
-//! | `dashboard` | no | a page that shows operators the locks, as an axum router: [`guide::operations`] |
+//! | `dashboard` | no | a page that shows operators the locks, as an axum router: [`guide::dashboard`] |
 //! | `conformance` | no | the backend contract as test functions, in [`backend::conformance`] |
 //! | `test-util` | no | [`Held`] and [`Error`] by hand, for tests of handlers: [`guide::testing`]; exempt from semantic versioning |
 //!

@@ -67,7 +67,7 @@ pub(crate) fn app(bank: Arc<Bank>, locks: LockManager) -> Router {
 }
 
 /// Shows the locks to every client, because the bank listens on the loopback interface only. A service of your own
-/// needs protection: see `guide::operations`.
+/// needs protection: see `guide::dashboard`.
 #[cfg(feature = "dashboard")]
 fn dashboard(locks: &LockManager) -> Router<App> {
     tower_lock::dashboard::Dashboard::new(locks.clone())

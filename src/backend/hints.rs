@@ -56,11 +56,11 @@ impl Hint {
 /// counts. A transfer is received before a release.
 #[derive(Debug)]
 pub struct Hints {
-    source: Source,
+    source: HintSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum HintSource {
     One(Receiver),
     Several(Several),
 }
@@ -80,7 +80,7 @@ impl Hints {
         let sender = HintSender {
             pending: Arc::clone(&receiver.0),
         };
-        let source = Source::One(receiver);
+        let source = HintSource::One(receiver);
         (sender, Self { source })
     }
 
@@ -88,11 +88,11 @@ impl Hints {
     /// the first. Transfers become releases: no store transfers for all.
     pub(crate) fn gathered(stores: impl IntoIterator<Item = Self>, enough: usize) -> Self {
         let stores = stores.into_iter().flat_map(|hints| match hints.source {
-            Source::One(pending) => vec![(pending, false)],
-            Source::Several(several) => several.stores,
+            HintSource::One(pending) => vec![(pending, false)],
+            HintSource::Several(several) => several.stores,
         });
         Self {
-            source: Source::Several(Several {
+            source: HintSource::Several(Several {
                 stores: stores.collect(),
                 enough,
                 since: None,
@@ -115,14 +115,14 @@ impl Hints {
     /// Calls `on_unread` for each transfer that the waiter does not receive, also after its drop.
     #[must_use]
     pub(crate) fn reporting_unread(self, on_unread: OnUnread) -> Self {
-        if let Source::One(pending) = &self.source {
+        if let HintSource::One(pending) = &self.source {
             pending.state().on_unread = Some(on_unread);
         }
         self
     }
 
     fn receive(&mut self, receives: Receives) {
-        if let Source::One(pending) = &self.source {
+        if let HintSource::One(pending) = &self.source {
             pending.state().receives = receives;
         }
     }
@@ -130,7 +130,7 @@ impl Hints {
     /// Drops and reports a transfer that has arrived, unless it is to the lease `place`. Hints of several stores have
     /// no transfers.
     pub(crate) fn drop_transfer_unless(&mut self, place: Option<LeaseId>) {
-        if let Source::One(pending) = &self.source {
+        if let HintSource::One(pending) = &self.source {
             let is_other = |it: &mut Hint| !matches!(it, Hint::Transferred { lease, .. } if Some(*lease) == place);
             let other = pending.state().transferred.take_if(is_other);
             if let Some(unread) = other {
@@ -143,8 +143,8 @@ impl Hints {
     /// stores.
     pub(crate) fn take_release(&mut self) -> bool {
         match &self.source {
-            Source::One(pending) => std::mem::take(&mut pending.state().released),
-            Source::Several(_) => false,
+            HintSource::One(pending) => std::mem::take(&mut pending.state().released),
+            HintSource::Several(_) => false,
         }
     }
 
@@ -155,8 +155,8 @@ impl Hints {
     /// If dropped, no hint is lost.
     pub async fn next(&mut self) -> Hint {
         match &mut self.source {
-            Source::One(pending) => poll_fn(|context| pending.poll_next(context)).await,
-            Source::Several(several) => {
+            HintSource::One(pending) => poll_fn(|context| pending.poll_next(context)).await,
+            HintSource::Several(several) => {
                 several.next().await;
                 Hint::Released
             }

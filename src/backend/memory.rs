@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::state::State;
+use self::state::MemoryState;
 use super::waiters::Place;
 use super::{
     AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
@@ -25,7 +25,7 @@ use crate::LockKey;
 /// over restarts of the process.
 #[derive(Clone, Default)]
 pub struct Memory {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 impl Memory {
@@ -35,7 +35,7 @@ impl Memory {
         Self::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -158,7 +158,7 @@ impl Immediate for Memory {
         request: &AcquireRequest,
         now: Instant,
     ) -> Result<Acquired, BackendError> {
-        let counter = |state: &mut State| state.next_counters(1);
+        let counter = |state: &mut MemoryState| state.next_counters(1);
         Ok(self.state().try_acquire(request, now, counter))
     }
 
@@ -169,7 +169,7 @@ impl Immediate for Memory {
 
 impl Node for Memory {
     async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
-        let counter = |state: &mut State| {
+        let counter = |state: &mut MemoryState| {
             state.fence = fence.after(state.fence);
             state.fence.unwrap_or(0)
         };

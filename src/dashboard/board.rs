@@ -6,7 +6,7 @@ use http::HeaderValue;
 
 use super::force_release::Audit;
 use super::limit::Limit;
-use super::publisher::Publisher;
+use super::readings::Publisher;
 use crate::LockManager;
 
 /// The dashboard of another process.

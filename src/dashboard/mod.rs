@@ -43,7 +43,7 @@
 //! ```
 //!
 //! The page opens a stream with `EventSource`, which sends cookies, Basic credentials and client certificates, but no
-//! bearer token. [`guide::operations`](crate::guide::operations) has complete examples of protection.
+//! bearer token. [`guide::dashboard`](crate::guide::dashboard) has complete examples of protection.
 //!
 //! # What it costs
 //!
@@ -53,19 +53,14 @@
 //! is bounded, to less than 1 MiB.
 
 mod api;
-mod backend;
 mod board;
-mod figures;
 mod force_release;
-mod frame;
 mod headers;
-mod history;
 mod limit;
 mod operator;
 mod page;
 mod protect;
-mod publisher;
-mod recorder;
+mod readings;
 mod router;
 
 #[cfg(test)]

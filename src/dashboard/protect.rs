@@ -28,7 +28,7 @@ A middleware of the service must authenticate the request and insert
 
     let board = dashboard::router(locks).layer(middleware::from_fn(require_operator));
 
-See `guide::operations` in the documentation of tower-lock. For local use,
+See `guide::dashboard` in the documentation of tower-lock. For local use,
 `Dashboard::unprotected` opens the dashboard to every client.
 ";
 

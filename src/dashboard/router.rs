@@ -17,7 +17,7 @@ use super::force_release::{Audit, ForceRelease, Veto};
 use super::limit::Limit;
 use super::page::PAGE;
 use super::protect::protect;
-use super::publisher::Publisher;
+use super::readings::Publisher;
 use crate::LockManager;
 
 /// Creates the routes of a read-only dashboard. Shorthand for [`Dashboard::new`] and [`Dashboard::router`].

@@ -1,6 +1,7 @@
 //! Incidents: for operators looking for the cause of a symptom or an alert.
 //!
-//! The page [`operations`](super::operations) describes the metrics, the events and the dashboard.
+//! The page [`operations`](super::operations) describes the metrics and the events, and
+//! [`dashboard`](super::dashboard) describes the dashboard.
 //!
 //! # Find the cause
 //!

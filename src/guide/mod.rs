@@ -26,6 +26,7 @@
 //! | [`redisson`] | share locks with Java services |
 //! | [`incidents`] | find the cause of an incident, and what each alert means |
 //! | [`operations`] | monitor, shut down and repair a service in production |
+//! | [`dashboard`] | show operators the locks of a process, and protect the page |
 //! | [`order`] | find out which waiter is next, and what a failed process costs |
 //! | [`shared`] | let reads overlap each other but no write, or limit the requests of a key |
 //! | [`runtimes`] | use several runtimes, blocking handlers or synchronous code |
@@ -59,6 +60,7 @@ pub mod backend;
 pub mod benchmarks;
 #[cfg(feature = "redis")]
 pub mod cluster;
+pub mod dashboard;
 // `tests/lib.rs` runs its program, which needs SQLite.
 #[cfg(not(doctest))]
 pub mod fencing;

@@ -69,6 +69,9 @@
 //! | jedis-mock | 1.1.18 | refused: `Unknown command called from script`. It has no RESP3, and no `PUBSUB` in scripts |
 //! | twemproxy | 0.5.0 | refused: `server closed the connection`. It forwards neither `HELLO` nor `CLIENT SETINFO`, and the error names both |
 //!
+//! A proxy that mirrors commands to the same server, as Envoy can by `request_mirror_policy`, is unsafe and is not
+//! detected: the second copy of a command can end the lease that the first one kept, and the key has two owners.
+//!
 //! # Settings
 //!
 //! | to | set | default |
@@ -88,6 +91,10 @@
 //! An acquire ends at its own wait even if the timeouts above are longer. A single attempt,
 //! [`no_wait`](crate::Acquire::no_wait), ends within one response timeout. A command outside an acquire, such as
 //! `inspect`, can take twice the response timeout, because it is sent again if its connection ends.
+//!
+//! An acquire is sent again as well, and the network or a proxy may deliver the first copy after the lock was released.
+//! The copy then takes the free lock for a lease that no process has. It blocks the key for one lease, or for 1.5 s if it
+//! entered the queue. The key still has at most one owner.
 //!
 //! # TLS
 //!

@@ -43,11 +43,11 @@ use crate::Owner;
 #[derive(Clone)]
 pub struct LockKey {
     /// What is rare takes no space, because every lock that is held has its key twice.
-    repr: Result<Name, Arc<Rare>>,
+    repr: Result<HashedText, Arc<Rare>>,
 }
 
 #[derive(Clone)]
-struct Name {
+struct HashedText {
     /// A short one needs no allocation; clones of a long one share it.
     text: SmolStr,
     /// Computed once: the lane table, the Redis connection and the shard all go by it.
@@ -179,7 +179,7 @@ impl LockKey {
         let hash = SEED.hash_one(text);
         let text = text.into();
         Self {
-            repr: Ok(Name { text, hash }),
+            repr: Ok(HashedText { text, hash }),
         }
     }
 

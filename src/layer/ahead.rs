@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use http::Request;
 
-use super::options::Options;
+use super::config::Options;
 #[cfg(feature = "axum")]
 use super::request_locks::RequestLocks;
 use super::scope::Watch;

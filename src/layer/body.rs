@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
+use super::config::{BoxedBody, OnLost};
 use super::hold::{Hold, Locks};
-use super::options::{BoxedBody, OnLost};
 use super::size_hint;
 use crate::{Error, ErrorKind};
 

@@ -17,15 +17,11 @@ use tower::{BoxError, Service};
 
 use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
-use super::form::RequestInfo;
+use super::config::{Options, Passed, confirm_wait, mark_unlocked};
 use super::hold::{Hold, Locks};
-use super::options::Options;
-use super::prefer;
-use super::rejection::LockRejection;
+use super::rejection::{LockRejection, RequestInfo, SERVER_TIMING};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
-use super::timing::SERVER_TIMING;
-use super::unlocked::{self, Passed};
 use crate::AcquireFuture;
 
 pin_project! {
@@ -39,14 +35,14 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, S, ReqBody> {
         #[pin]
-        state: State<F, S, ReqBody>,
+        state: RequestState<F, S, ReqBody>,
         options: Arc<Options>,
     }
 }
 
 pin_project! {
-    #[project = StateProj]
-    enum State<F, S, ReqBody> {
+    #[project = RequestStateProj]
+    enum RequestState<F, S, ReqBody> {
         /// The request has no usable key.
         Invalid { rejection: LockRejection },
         Waiting {
@@ -88,7 +84,7 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
     ) -> Self {
         let locks = Locks { watch, guard: None };
         let hold = Hold::new(locks, &options);
-        let state = State::Running {
+        let state = RequestState::Running {
             future,
             hold,
             passed: None,
@@ -98,7 +94,7 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
     }
 
     pub(super) fn invalid(rejection: LockRejection, options: Arc<Options>) -> Self {
-        let state = State::Invalid { rejection };
+        let state = RequestState::Invalid { rejection };
         Self { state, options }
     }
 
@@ -109,7 +105,7 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
         options: Arc<Options>,
         read_ahead: ReadAhead<ReqBody>,
     ) -> Self {
-        let state = State::Waiting {
+        let state = RequestState::Waiting {
             acquire,
             since: None,
             call: Some(call),
@@ -134,12 +130,12 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Invalid { rejection } => {
+                RequestStateProj::Invalid { rejection } => {
                     let response = this.options.reject(rejection.clone());
-                    this.state.set(State::Done);
+                    this.state.set(RequestState::Done);
                     return Poll::Ready(Ok(response));
                 }
-                StateProj::Waiting {
+                RequestStateProj::Waiting {
                     acquire,
                     since,
                     call,
@@ -190,7 +186,7 @@ where
                             RequestLocks::set_unlocked(extensions, error);
                             let future = service.call(request);
                             let locks = Locks { watch, guard: None };
-                            this.state.set(State::Running {
+                            this.state.set(RequestState::Running {
                                 future,
                                 hold: Hold::new(locks, this.options),
                                 passed,
@@ -201,7 +197,7 @@ where
                         Err(error) => {
                             let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                             drop(call);
-                            this.state.set(State::Done);
+                            this.state.set(RequestState::Done);
                             let rejection = LockRejection::new(error, request_info, Some(waited))
                                 .with_queue_position(queue_position);
                             return Poll::Ready(Ok(this.options.reject(rejection)));
@@ -213,14 +209,14 @@ where
                     RequestLocks::set_held(extensions, guard.held(), watch.scope());
                     let guard = Some(guard);
                     let future = service.call(request);
-                    this.state.set(State::Running {
+                    this.state.set(RequestState::Running {
                         future,
                         hold: Hold::new(Locks { watch, guard }, this.options),
                         passed,
                         request_info,
                     });
                 }
-                StateProj::Running {
+                RequestStateProj::Running {
                     future,
                     mut hold,
                     passed,
@@ -232,14 +228,14 @@ where
                         if let Poll::Ready(result) = future.poll(cx) {
                             let locks = hold.take();
                             // The handler goes before its locks.
-                            this.state.set(State::Done);
+                            this.state.set(RequestState::Done);
                             let options = this.options;
                             let mut response = result
                                 .map(|response| finish(response, locks, request_info, options, cx));
                             if let Ok(response) = &mut response
                                 && passed == Some(Passed::Unavailable)
                             {
-                                unlocked::mark(response.headers_mut());
+                                mark_unlocked(response.headers_mut());
                             }
                             return Poll::Ready(response);
                         }
@@ -249,13 +245,13 @@ where
                         let locks = hold.take();
                         let rejection = locks.rejection(request_info);
                         // The handler goes before its locks.
-                        this.state.set(State::Done);
+                        this.state.set(RequestState::Done);
                         drop(locks);
                         return Poll::Ready(Ok(this.options.reject(rejection)));
                     }
                     return Poll::Pending;
                 }
-                StateProj::Done => panic!("`ResponseFuture` polled after completion"),
+                RequestStateProj::Done => panic!("`ResponseFuture` polled after completion"),
             }
         }
     }
@@ -289,7 +285,7 @@ where
         drop(response);
         return answer;
     }
-    prefer::confirm(response.headers_mut(), request_info.applied_wait);
+    confirm_wait(response.headers_mut(), request_info.applied_wait);
     if let Some(timing) = timing {
         timing.add_to(&mut response, request_info);
     }
@@ -355,10 +351,10 @@ fn is_tunnel<B>(response: &Response<B>, request_info: RequestInfo) -> bool {
 impl<F, S, ReqBody> fmt::Debug for ResponseFuture<F, S, ReqBody> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Invalid { .. } => "invalid",
-            State::Waiting { .. } => "waiting",
-            State::Running { .. } => "running",
-            State::Done => "done",
+            RequestState::Invalid { .. } => "invalid",
+            RequestState::Waiting { .. } => "waiting",
+            RequestState::Running { .. } => "running",
+            RequestState::Done => "done",
         };
         f.debug_struct("ResponseFuture")
             .field("state", &state)

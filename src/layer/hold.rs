@@ -6,11 +6,9 @@ use std::task::Context;
 
 use pin_project_lite::pin_project;
 
-use super::form::RequestInfo;
-use super::options::{OnLost, Options};
-use super::rejection::LockRejection;
+use super::config::{OnLost, Options};
+use super::rejection::{LockRejection, LockTiming, RequestInfo};
 use super::scope::Watch;
-use super::timing::LockTiming;
 use crate::{LockGuard, Lost};
 
 /// The locks of one request: those of its scope, and the layer's own.

@@ -9,10 +9,8 @@ use http_body::Body;
 use tower::BoxError;
 
 use super::body::LockBody;
-use super::options::{BoxedBody, Options};
-use super::prefer::confirm;
-use super::rejection::LockRejection;
-use super::timing::LockTiming;
+use super::config::{BoxedBody, Options, confirm_wait};
+use super::rejection::{LockRejection, LockTiming};
 
 impl Options {
     pub(super) fn set_on_reject<F, B>(&mut self, on_reject: F)
@@ -41,13 +39,13 @@ impl Options {
         let applied_wait = rejection.applied_wait();
         let Some(on_reject) = &self.on_reject else {
             let mut response = rejection.to_response().map(LockBody::text);
-            confirm(response.headers_mut(), applied_wait);
+            confirm_wait(response.headers_mut(), applied_wait);
             return response;
         };
         let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
         response.extensions_mut().insert(rejection.clone());
         let headers = response.headers_mut();
-        confirm(headers, applied_wait);
+        confirm_wait(headers, applied_wait);
         let no_store = HeaderValue::from_static("no-store");
         headers.entry(CACHE_CONTROL).or_insert(no_store);
         response

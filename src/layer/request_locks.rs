@@ -12,8 +12,8 @@
 use http::Extensions;
 use smallvec::SmallVec;
 
+use super::config::Unlocked;
 use super::scope::LockScope;
-use super::unlocked::Unlocked;
 use crate::{Error, Held, LockManager, Owner};
 
 #[derive(Clone, Default)]

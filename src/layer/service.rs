@@ -10,15 +10,14 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
-use tower::{BoxError, Service};
+use tower::{BoxError, Layer, Service};
 
 use super::ahead::read_ahead;
 use super::body::LockBody;
-use super::form::RequestInfo;
+use super::config::{LockLayer, Options};
 use super::future::ResponseFuture;
 use super::keys::{KeyExtractor, Keyed};
-use super::options::Options;
-use super::rejection::LockRejection;
+use super::rejection::{LockRejection, RequestInfo};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use crate::{AcquireFuture, LockKeys, LockManager, Owner};
@@ -40,13 +39,26 @@ pub(super) struct Lock<K> {
 }
 
 impl<S, K> LockService<S, K> {
-    pub(super) fn new(inner: S, locks: LockManager, keys: Arc<Keyed<K>>, options: Options) -> Self {
+    fn new(inner: S, locks: LockManager, keys: Arc<Keyed<K>>, options: Options) -> Self {
         let lock = Arc::new(Lock {
             locks,
             keys,
             options: Arc::new(options),
         });
         Self { inner, lock }
+    }
+}
+
+impl<S, K> Layer<S> for LockLayer<K> {
+    type Service = LockService<S, K>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LockService::new(
+            inner,
+            self.locks.clone(),
+            Arc::clone(&self.keys),
+            self.options.clone(),
+        )
     }
 }
 

@@ -29,14 +29,14 @@ pin_project! {
     #[derive(Debug)]
     pub(crate) struct Timer {
         #[pin]
-        source: Source,
+        source: TimerSource,
     }
 }
 
 pin_project! {
     #[project = SourceProjected]
     #[derive(Debug)]
-    enum Source {
+    enum TimerSource {
         Unpolled {
             at: Instant,
         },
@@ -59,7 +59,7 @@ impl Timer {
     /// Creates a timer that starts when it is polled.
     pub(crate) fn at(at: Instant) -> Self {
         Self {
-            source: Source::Unpolled { at },
+            source: TimerSource::Unpolled { at },
         }
     }
 
@@ -67,7 +67,7 @@ impl Timer {
     /// would cost two contended atomic operations.
     pub(crate) fn in_current(runtime: RuntimeId, at: Instant) -> Self {
         Self {
-            source: Source::new(at, Some(runtime), true),
+            source: TimerSource::new(at, Some(runtime), true),
         }
     }
 
@@ -81,7 +81,7 @@ impl Timer {
     }
 }
 
-impl Source {
+impl TimerSource {
     fn new(at: Instant, runtime: Option<RuntimeId>, checked: bool) -> Self {
         if let Some(home) = runtime
             && let Ok(sleep) = catch_unwind(|| sleep_until(at))
@@ -103,7 +103,7 @@ impl Future for Timer {
         let mut source = self.project().source;
         let runtime = || Runtime::current().map(|runtime| runtime.id());
         let replaced = match source.as_mut().project() {
-            SourceProjected::Unpolled { at } => Some(Source::new(*at, runtime(), false)),
+            SourceProjected::Unpolled { at } => Some(TimerSource::new(*at, runtime(), false)),
             SourceProjected::Runtime {
                 sleep,
                 home,
@@ -111,7 +111,7 @@ impl Future for Timer {
             } => {
                 let unchecked = (!std::mem::take(checked)).then(runtime);
                 let moved = unchecked.filter(|runtime| *runtime != Some(*home));
-                moved.map(|runtime| Source::new(sleep.deadline(), runtime, false))
+                moved.map(|runtime| TimerSource::new(sleep.deadline(), runtime, false))
             }
             SourceProjected::Threads { .. } => None,
         };

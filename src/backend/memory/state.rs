@@ -20,7 +20,7 @@ use crate::key::KeyMap;
 const MIN_SWEEP: usize = 64;
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct MemoryState {
     pub(super) leases: KeyMap<Entry>,
     pub(super) watchers: KeyMap<Subscribers>,
     /// The waiters of each key that has any.
@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) sweep_at: usize,
 }
 
-impl State {
+impl MemoryState {
     #[inline]
     pub(super) fn live(&mut self, key: &LockKey, now: Instant) -> Option<&mut Entry> {
         let entry = self.leases.get_mut(key)?;

@@ -31,16 +31,16 @@ fn lease(number: u64) -> LeaseId {
 
 #[test]
 fn counters_continue_after_last() {
-    let mut state = State {
+    let mut state = MemoryState {
         counter: Some(5),
-        ..State::default()
+        ..MemoryState::default()
     };
     assert_eq!((state.next_counters(2), state.next_counters(1)), (6, 8));
 }
 
 #[test]
 fn lease_is_live_until_its_end() {
-    let (mut state, key, now) = (State::default(), LockKey::new("k"), Instant::now());
+    let (mut state, key, now) = (MemoryState::default(), LockKey::new("k"), Instant::now());
     let ttl = Duration::from_secs(60);
     let request = |number| AcquireRequest::new(key.clone(), lease(number), ttl);
     state.try_acquire(&request(1), now, |_| 1);
@@ -58,7 +58,7 @@ fn lease_is_live_until_its_end() {
 
 #[test]
 fn left_waiter_is_passed_over() {
-    let (mut state, key, now) = (State::default(), LockKey::new("k"), Instant::now());
+    let (mut state, key, now) = (MemoryState::default(), LockKey::new("k"), Instant::now());
     let ttl = Duration::from_secs(60);
     for number in 1..=2 {
         let request = ContendRequest::new(key.clone(), lease(number), ttl, false);
@@ -72,7 +72,7 @@ fn left_waiter_is_passed_over() {
 
 #[test]
 fn reply_counts_waiters_of_key() {
-    let (mut state, key, now) = (State::default(), LockKey::new("k"), Instant::now());
+    let (mut state, key, now) = (MemoryState::default(), LockKey::new("k"), Instant::now());
     assert_eq!(state.queued(&key, now), 0);
     for number in 0..3 {
         let request = ContendRequest::new(key.clone(), lease(number), MINUTE, true);
@@ -87,8 +87,8 @@ fn reply_counts_waiters_of_key() {
 }
 
 /// Returns a state with `live` and 1000 ended leases, subscriptions and queues each, which is swept next.
-fn unswept(live: usize, now: Instant) -> (State, Vec<Hints>) {
-    let (mut state, mut subscriptions) = (State::default(), Vec::new());
+fn unswept(live: usize, now: Instant) -> (MemoryState, Vec<Hints>) {
+    let (mut state, mut subscriptions) = (MemoryState::default(), Vec::new());
     for n in 0..live + 1_000 {
         let is_live = n < live;
         let key = LockKey::new(format!("k{n}"));
@@ -119,7 +119,7 @@ fn sweep_keeps_only_what_is_live() {
     let now = Instant::now();
     let (mut state, _subscriptions) = unswept(100, now);
     state.sweep(now);
-    let sizes = |state: &State| {
+    let sizes = |state: &MemoryState| {
         [
             (state.leases.len(), state.leases.capacity()),
             (state.watchers.len(), state.watchers.capacity()),
@@ -153,7 +153,7 @@ fn sweep_waits_for_enough_entries_or_few() {
 #[test]
 fn counters_start_at_clock_and_never_repeat() {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let mut state = State::default();
+    let mut state = MemoryState::default();
     let first = state.next_counters(1);
     assert!(u128::from(first) > since_epoch.as_micros(), "{first}");
     assert_eq!(state.next_counters(7), first + 1);

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::LockKey;
 use crate::backend::LeaseId;
 
-type Name = (LockKey, LeaseId);
+type KeyLease = (LockKey, LeaseId);
 
 /// The age at which a release takes over a claim. With the default response timeout, a command in a runtime
 /// that is driven ends before.
@@ -39,7 +39,7 @@ pub(super) struct Ledger {
 
 #[derive(Debug, Default)]
 struct Entries {
-    leases: HashMap<Name, Entry>,
+    leases: HashMap<KeyLease, Entry>,
     /// The number of entries at which expired ones are removed. It is then set to twice the remaining
     /// number.
     sweep_at: usize,
@@ -231,7 +231,7 @@ impl Ledger {
 pub(super) struct Claim {
     ledger: Arc<Ledger>,
     node: usize,
-    name: Name,
+    name: KeyLease,
     /// The state of the node before the claim, during it, and after it.
     before: NodeState,
     claimed: NodeState,
@@ -242,7 +242,7 @@ impl Claim {
     fn new(
         ledger: &Arc<Ledger>,
         node: usize,
-        name: &Name,
+        name: &KeyLease,
         before: NodeState,
         claimed: NodeState,
     ) -> Self {
@@ -260,7 +260,7 @@ impl Claim {
         self.node
     }
 
-    pub(super) fn name(&self) -> &Name {
+    pub(super) fn name(&self) -> &KeyLease {
         &self.name
     }
 

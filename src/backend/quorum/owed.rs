@@ -33,10 +33,10 @@ const KEPT: Duration = Duration::from_secs(2);
 
 /// The releases that one node has not confirmed.
 #[derive(Debug, Default)]
-pub(super) struct Owed(Mutex<State>);
+pub(super) struct Owed(Mutex<OwedClaims>);
 
 #[derive(Debug, Default)]
-struct State {
+struct OwedClaims {
     claims: VecDeque<Claim>,
     /// The number of claims in commands in flight.
     sent: usize,
@@ -45,7 +45,7 @@ struct State {
 }
 
 impl Owed {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OwedClaims> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +123,7 @@ impl Inner {
             return;
         };
         if self.owed[node].start(runtime.id()) {
-            let running = Running {
+            let running = ReleaseTask {
                 inner: Arc::downgrade(self),
                 node,
                 runtime: runtime.id(),
@@ -136,7 +136,7 @@ impl Inner {
 }
 
 /// Reports the end of the task, even if its runtime drops it.
-struct Running {
+struct ReleaseTask {
     inner: Weak<Inner>,
     node: usize,
     runtime: RuntimeId,
@@ -145,7 +145,7 @@ struct Running {
     sent: usize,
 }
 
-impl Drop for Running {
+impl Drop for ReleaseTask {
     fn drop(&mut self) {
         if !self.over
             && let Some(inner) = self.inner.upgrade()
@@ -157,7 +157,7 @@ impl Drop for Running {
     }
 }
 
-async fn repeat(mut running: Running, inner: Arc<Inner>) {
+async fn repeat(mut running: ReleaseTask, inner: Arc<Inner>) {
     let (node, kept_until) = (running.node, Instant::now() + KEPT);
     let mut kept = Some(inner);
     let mut pause = FIRST_BACKOFF;

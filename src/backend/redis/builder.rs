@@ -1,5 +1,6 @@
 //! The settings of a Redis backend.
 
+mod bounds;
 mod reach;
 
 use std::fmt;
@@ -19,19 +20,13 @@ use super::connection::{AddressMap, Network, Provider, Transport};
 use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
-use super::topology::{MinReplicas, NodeSettings, Open, Route, Source, open};
+use super::topology::{MinReplicas, NodeSettings, Open, Route, ServerSource, open};
+use crate::ConnectError;
 use crate::error::with_causes;
-use crate::task::{Background, NoTimers, Runtime, timers_work};
-use crate::{ConfigError, ConnectError};
+use crate::task::Background;
 
-const MAX_CONNECTIONS: usize = 256;
-const MAX_REPLICAS: usize = 256;
 /// The default watchdog timeout of a manager.
 const USUAL_LEASE: Duration = Duration::from_secs(30);
-/// The longest lease.
-const MAX_QUARANTINE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-const MIN_TIMEOUT: Duration = Duration::from_millis(1);
-const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// The least time for which sent bytes may remain unacknowledged. Shorter pauses are normal.
 const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -41,7 +36,7 @@ const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// settings and opens the connections.
 #[must_use = "does nothing until `connect` is called"]
 pub struct RedisBackendBuilder {
-    source: Source,
+    source: ServerSource,
     notify: Option<String>,
     prefix: String,
     connections: NonZeroUsize,
@@ -60,14 +55,14 @@ pub struct RedisBackendBuilder {
 
 impl RedisBackendBuilder {
     pub(crate) fn from_url(url: String) -> Self {
-        Self::new(Source::Url(url))
+        Self::new(ServerSource::Url(url))
     }
 
     pub(crate) fn from_pool(pool: Pool) -> Self {
-        Self::new(Source::Pool(pool))
+        Self::new(ServerSource::Pool(pool))
     }
 
-    fn new(source: Source) -> Self {
+    fn new(source: ServerSource) -> Self {
         Self {
             source,
             notify: None,
@@ -282,7 +277,7 @@ impl RedisBackendBuilder {
     /// Creates the parts of the backend. Only a cluster opens connections, to ask for its nodes.
     async fn assemble(self) -> Result<Inner, ConnectError> {
         self.validate()?;
-        require_runtime()?;
+        bounds::require_runtime()?;
         let connections = self.connections.get();
         let names = Names::new(self.prefix, self.redisson_tokens)?;
         let network = Arc::new(Network {
@@ -345,50 +340,6 @@ impl RedisBackendBuilder {
             warnings: Vec::new(),
         })
     }
-
-    /// Checks the bounds of the settings.
-    fn validate(&self) -> Result<(), ConfigError> {
-        let for_replicas = self.min_replicas.map(|it| it.timeout);
-        for (field, time, max) in [
-            ("connect_timeout", Some(self.connect_timeout), MAX_TIMEOUT),
-            ("response_timeout", Some(self.response_timeout), MAX_TIMEOUT),
-            ("min_replicas", for_replicas, MAX_TIMEOUT),
-            ("quarantine", self.quarantine, MAX_QUARANTINE),
-        ] {
-            if let Some(time) = time
-                && !(MIN_TIMEOUT..=max).contains(&time)
-            {
-                let problem = format!("{time:?} is not within {MIN_TIMEOUT:?} to {max:?}");
-                return Err(ConfigError::new(field, problem));
-            }
-        }
-        if self.connections.get() > MAX_CONNECTIONS {
-            let problem = format!("more than {MAX_CONNECTIONS}");
-            return Err(ConfigError::new("connections", problem));
-        }
-        if self.redisson_tokens && self.quarantine.is_some() {
-            let problem = "a quarantine needs the counter of this crate";
-            return Err(ConfigError::new("redisson_fencing_tokens", problem));
-        }
-        if self
-            .min_replicas
-            .is_some_and(|it| it.replicas > MAX_REPLICAS)
-        {
-            let problem = format!("more than {MAX_REPLICAS}");
-            return Err(ConfigError::new("min_replicas", problem));
-        }
-        Ok(())
-    }
-}
-
-/// Checks that the caller can set deadlines.
-fn require_runtime() -> Result<(), ConfigError> {
-    let problem = match Runtime::current() {
-        None => "no Tokio runtime: connect inside one".to_owned(),
-        Some(_) if !timers_work() => NoTimers.to_string(),
-        Some(_) => return Ok(()),
-    };
-    Err(ConfigError::new("runtime", problem))
 }
 
 impl fmt::Debug for RedisBackendBuilder {

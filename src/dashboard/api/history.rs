@@ -8,7 +8,7 @@ use http::StatusCode;
 
 use super::response::refuse;
 use crate::dashboard::board::Board;
-use crate::dashboard::history::Range;
+use crate::dashboard::readings::Range;
 
 /// Returns the plots of the last 15 minutes, or of the last day.
 pub(in crate::dashboard) async fn history(

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::response::{refuse, too_many};
 use crate::dashboard::board::Board;
-use crate::dashboard::frame::row;
+use crate::dashboard::readings::row;
 use crate::lock::Order;
 
 const DEFAULT_LIMIT: usize = 100;

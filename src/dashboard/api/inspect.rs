@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::response::{refuse, too_many};
 use crate::dashboard::board::Board;
-use crate::dashboard::frame::{held_by, owner, row};
+use crate::dashboard::readings::{held_by, owner, row};
 use crate::error::with_causes;
 use crate::lock::{HeldBy, LaneView};
 use crate::{Error, LockKey};

@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::response::refuse;
 use crate::dashboard::board::Board;
-use crate::dashboard::publisher::{LONGEST_STREAM, Latest, Subscription};
+use crate::dashboard::readings::{LONGEST_STREAM, Latest, Subscription};
 
 /// The page reconnects after 0.5 s.
 const OPENING: &str = "retry: 500\n\n";

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::response::too_many;
 use crate::dashboard::board::Board;
-use crate::dashboard::frame::millis;
 use crate::dashboard::operator::Operator;
+use crate::dashboard::readings::millis;
 use crate::lock::Order;
 
 /// Returns the process, its settings and its totals.

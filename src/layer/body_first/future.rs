@@ -13,11 +13,11 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{BoxError, Service};
 
-use super::body::{BodyError, ReadBody};
 use super::reader::Reader;
 use crate::layer::body::LockBody;
+use crate::layer::config::Options;
 use crate::layer::future::ResponseFuture;
-use crate::layer::options::Options;
+use crate::layer::read_body::{BodyError, ReadBody};
 use crate::layer::rejection::LockRejection;
 use crate::layer::request_locks::RequestLocks;
 use crate::layer::service::{Attempt, unlocked};
@@ -33,13 +33,13 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct BodyFirstFuture<F, S, B> {
         #[pin]
-        state: State<F, S, B>,
+        state: BodyFirstState<F, S, B>,
     }
 }
 
 pin_project! {
-    #[project = StateProj]
-    enum State<F, S, B> {
+    #[project = BodyFirstStateProj]
+    enum BodyFirstState<F, S, B> {
         Reading {
             // Taken when the body is complete.
             reading: Option<Reading<S, B>>,
@@ -66,14 +66,14 @@ impl<F, S, B> BodyFirstFuture<F, S, B> {
     pub(super) fn reading(reading: Reading<S, B>) -> Self {
         let reading = Some(reading);
         Self {
-            state: State::Reading { reading },
+            state: BodyFirstState::Reading { reading },
         }
     }
 
     /// The body is complete, or the request needs no lock.
     pub(super) fn read(future: ResponseFuture<F, S, ReadBody<B>>) -> Self {
         Self {
-            state: State::Read { future },
+            state: BodyFirstState::Read { future },
         }
     }
 }
@@ -140,8 +140,8 @@ where
         let mut state = self.project().state;
         loop {
             let reading = match state.as_mut().project() {
-                StateProj::Read { future } => return future.poll(cx),
-                StateProj::Reading { reading } => reading,
+                BodyFirstStateProj::Read { future } => return future.poll(cx),
+                BodyFirstStateProj::Reading { reading } => reading,
             };
             let polled = reading.as_mut().map(|reading| reading.reader.poll(cx));
             let read = ready!(polled.expect(TAKEN_ONCE));
@@ -150,7 +150,7 @@ where
                 Ok(()) => reading.acquire(),
                 Err(kind) => reading.fail(kind),
             };
-            state.set(State::Read { future });
+            state.set(BodyFirstState::Read { future });
         }
     }
 }
@@ -160,8 +160,10 @@ const TAKEN_ONCE: &str = "BUG: the body is read once";
 impl<F, S, B> fmt::Debug for BodyFirstFuture<F, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::Reading { .. } => f.debug_struct("BodyFirstFuture").finish_non_exhaustive(),
-            State::Read { future } => fmt::Debug::fmt(future, f),
+            BodyFirstState::Reading { .. } => {
+                f.debug_struct("BodyFirstFuture").finish_non_exhaustive()
+            }
+            BodyFirstState::Read { future } => fmt::Debug::fmt(future, f),
         }
     }
 }

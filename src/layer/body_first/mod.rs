@@ -4,12 +4,11 @@
 //! extractor of the layer, and [`LockService`](crate::LockService) has a second implementation for it. Without the
 //! setting, a request costs nothing more, and its body type needs no bounds.
 
-mod body;
 mod future;
+mod layer;
 mod reader;
 mod service;
 mod setting;
 
-pub use self::body::ReadBody;
 pub use self::future::BodyFirstFuture;
 pub use self::setting::BodyFirst;

@@ -12,9 +12,9 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower::BoxError;
 
-use super::body::{ReadBody, Rest};
 use super::setting::Limits;
 use crate::ErrorKind;
+use crate::layer::read_body::{ReadBody, Rest};
 use crate::task::Timer;
 
 pub(super) struct Reader<B> {

@@ -8,13 +8,13 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::{BoxError, Service};
 
-use super::body::ReadBody;
 use super::future::{BodyFirstFuture, Reading};
 use super::reader::Reader;
 use super::setting::BodyFirst;
 use crate::layer::body::LockBody;
 use crate::layer::future::ResponseFuture;
 use crate::layer::keys::KeyExtractor;
+use crate::layer::read_body::ReadBody;
 use crate::layer::service::{LockService, Plan, take_ready, unlocked};
 
 impl<S, K, ReqBody, ResBody> Service<Request<ReqBody>> for LockService<S, BodyFirst<K>>

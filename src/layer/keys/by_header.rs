@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::extractor::KeyExtractor;
 use super::host;
-use super::source::Source;
+use super::source::ValueSource;
 use crate::{InvalidKey, LockKeys};
 
 /// The key of [`LockLayer::by_header`](crate::LockLayer::by_header) and of
@@ -24,7 +24,7 @@ impl ByHeader {
 
 impl KeyExtractor for ByHeader {
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        let source = Source {
+        let source = ValueSource {
             kind: "header",
             name: self.name.as_str(),
         };

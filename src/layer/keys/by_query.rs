@@ -6,7 +6,7 @@ use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
 use super::extractor::KeyExtractor;
-use super::source::Source;
+use super::source::ValueSource;
 use crate::{InvalidKey, LockKeys};
 
 /// The key of [`LockLayer::by_query`](crate::LockLayer::by_query).
@@ -23,7 +23,7 @@ impl ByQuery {
 
 impl KeyExtractor for ByQuery {
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        let source = Source {
+        let source = ValueSource {
             kind: "query parameter",
             name: &self.name,
         };

@@ -6,12 +6,12 @@ use crate::{InvalidKey, LockKey, LockKeys};
 
 /// The kind and the name of the value, as a client reads them: ``header `x-account` ``.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'n> {
+pub(super) struct ValueSource<'n> {
     pub(super) kind: &'static str,
     pub(super) name: &'n str,
 }
 
-impl Source<'_> {
+impl ValueSource<'_> {
     /// Returns the only value.
     pub(super) fn only<V>(self, mut values: impl Iterator<Item = V>) -> Result<V, InvalidKey> {
         let missing = || InvalidKey::missing(self.to_string());
@@ -32,7 +32,7 @@ impl Source<'_> {
     }
 }
 
-impl fmt::Display for Source<'_> {
+impl fmt::Display for ValueSource<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} `{}`", self.kind, self.name)
     }

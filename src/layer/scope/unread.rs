@@ -15,9 +15,9 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tower::BoxError;
 
-use super::{LockScope, Shared};
+use super::lock_scope::{LockScope, Shared};
 use crate::Error;
-use crate::layer::body_first::ReadBody;
+use crate::layer::read_body::ReadBody;
 use crate::lock::Room;
 
 impl LockScope {

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::Context;
 
-use super::{LockScope, Shared, State};
-use crate::layer::options::{OnLost, Options};
+use super::lock_scope::{LockScope, ScopeState, Shared};
+use crate::layer::config::{OnLost, Options};
 use crate::{Held, Lost, LostReason};
 
 thread_local! {
@@ -121,9 +121,9 @@ impl Drop for Watch {
             }
             None => {
                 let mut state = self.shared.state();
-                let closed = State {
+                let closed = ScopeState {
                     is_closed: true,
-                    ..State::default()
+                    ..ScopeState::default()
                 };
                 mem::replace(&mut *state, closed).kept
             }

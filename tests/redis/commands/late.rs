@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, KeepRequest, LeaseId, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, ContendRequest, Contended, KeepRequest, LeaseId, Release,
+    Released, ReleasedOrKept, Renewal, Renewed,
 };
 use uuid::Uuid;
 
@@ -80,6 +81,15 @@ async fn forward(
     }
 }
 
+/// Delivers the command that the proxy keeps, and waits for its reply.
+async fn deliver(next: &watch::Sender<Next>) {
+    assert_eq!(*next.borrow(), Next::Forwarded, "one attempt was held");
+    next.send_replace(Next::Delivered);
+    let mut turns = next.subscribe();
+    let executed = timeout(PATIENCE, turns.wait_for(|next| *next == Next::Executed));
+    drop(executed.await.unwrap().unwrap());
+}
+
 async fn connect(url: String) -> RedisBackend {
     let builder = RedisBackend::builder(url).response_timeout(PATIENCE);
     builder.connect().await.unwrap()
@@ -99,19 +109,54 @@ async fn late_release_or_keep_ends_no_kept_lease() {
     next.send_replace(Next::Held);
     let request = KeepRequest::new(key.clone(), lease, TTL);
     let outcome = backend.release_or_keep(&request).await.unwrap();
-    assert_eq!(*next.borrow(), Next::Forwarded, "one attempt was held");
     let mut hints = direct.watch(&key, Uuid::new_v4());
     let confirmed = timeout(PATIENCE, hints.next()).await;
     confirmed.expect("the subscription is confirmed");
-    next.send_replace(Next::Delivered);
-    let mut turns = next.subscribe();
-    let executed = timeout(PATIENCE, turns.wait_for(|next| *next == Next::Executed));
-    drop(executed.await.unwrap().unwrap());
+    deliver(&next).await;
     let renewal = Renewal::new(key, lease, TTL);
     let renewed = direct.renew(&[renewal]).await.remove(0).unwrap();
     match outcome {
         ReleasedOrKept::Kept { .. } => assert_eq!(renewed, Renewed::Renewed, "kept, and ended"),
         ReleasedOrKept::Released { .. } => assert_eq!(renewed, Renewed::NotHeld),
         outcome => panic!("{outcome:?}"),
+    }
+}
+
+/// The first attempt arrives after the lock was released. No process has the lease that it takes.
+#[tokio::test]
+async fn late_acquire_blocks_key_for_one_lease() {
+    const SHORT: Duration = Duration::from_millis(500);
+    let server = RedisServer::start();
+    let next = watch::Sender::new(Next::Forwarded);
+    let url = serve(server.port(), next.clone()).await;
+    let (direct, backend) = (connect(server.url()).await, connect(url).await);
+    for contends in [false, true] {
+        let key = LockKey::new(format!("k{contends}"));
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        next.send_replace(Next::Held);
+        if contends {
+            let request = ContendRequest::new(key.clone(), lease, SHORT, false);
+            let outcome = backend.contend(&request).await.unwrap();
+            assert!(matches!(outcome, Contended::Granted { .. }), "{outcome:?}");
+        } else {
+            let request = AcquireRequest::new(key.clone(), lease, SHORT);
+            let outcome = backend.try_acquire(&request).await.unwrap();
+            assert!(matches!(outcome, Acquired::Granted { .. }), "{outcome:?}");
+        }
+        let release = [Release::new(key.clone(), lease)];
+        let released = backend.release(&release).await.remove(0).unwrap();
+        assert!(matches!(released, Released::Released), "{released:?}");
+        deliver(&next).await;
+        let delivered = Instant::now();
+        let other = AcquireRequest::new(key, LeaseId::new(Uuid::new_v4(), 1), TTL);
+        while let Acquired::Busy { ttl, .. } = direct.try_acquire(&other).await.unwrap() {
+            assert!(ttl <= SHORT, "{ttl:?}");
+            assert!(
+                delivered.elapsed() < PATIENCE,
+                "blocked for more than a lease"
+            );
+            sleep(ttl.max(Duration::from_millis(1))).await;
+        }
+        assert!(delivered.elapsed() > SHORT / 2, "the copy had no effect");
     }
 }

@@ -33,11 +33,11 @@ pub(crate) struct AcquireBatch {
     calls: Arc<Calls>,
     route: Route,
     is_shared: bool,
-    state: Mutex<State>,
+    state: Mutex<AcquireGroups>,
 }
 
 #[derive(Default)]
-struct State {
+struct AcquireGroups {
     /// A single acquire is in flight.
     alone: bool,
     groups: Vec<Group>,
@@ -51,7 +51,7 @@ struct Group {
     waiting: Vec<Wanted>,
 }
 
-impl State {
+impl AcquireGroups {
     fn group(&mut self, home: Option<RuntimeId>) -> &mut Group {
         let at = self.groups.iter().position(|group| group.home == home);
         let at = at.unwrap_or_else(|| {
@@ -76,10 +76,10 @@ impl State {
 
 struct Wanted {
     request: AcquireRequest,
-    reply: Reply,
+    reply: ReplySender,
 }
 
-type Reply = oneshot::Sender<Sent>;
+type ReplySender = oneshot::Sender<Sent>;
 
 enum Sent {
     Replied(Result<Acquired, BackendError>),
@@ -108,7 +108,7 @@ impl AcquireBatch {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AcquireGroups> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,7 +226,7 @@ impl Sender {
         }
     }
 
-    async fn send(&self, (acquires, replies): (Vec<AcquireRequest>, Vec<Reply>)) {
+    async fn send(&self, (acquires, replies): (Vec<AcquireRequest>, Vec<ReplySender>)) {
         let AcquireBatch { calls, route, .. } = &*self.batch;
         let alone = || join_all(acquires.iter().map(|it| self.batch.acquire_alone(it)));
         let outcomes = if are_different(&acquires) {

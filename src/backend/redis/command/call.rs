@@ -7,12 +7,12 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::error::{CommandError, concerns_all_keys};
-use super::names::{Lease, Name, Named, Names, millis};
+use super::names::{Lease, Named, Names, RedisName, millis};
 use super::reply::{Outcomes, acquired, each, grants, held, list};
 use super::script::{Script, Scripts};
 use super::send::call_with;
 use crate::LockKey;
-use crate::backend::redis::connection::{Outage, Reply, Request, Undo};
+use crate::backend::redis::connection::{CommandReply, Outage, Request, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Mode, Release,
@@ -42,19 +42,19 @@ pub(crate) struct KeyRoute<'a> {
 }
 
 impl<'a> KeyRoute<'a> {
-    pub(super) fn body(self) -> Name<'a> {
+    pub(super) fn body(self) -> RedisName<'a> {
         self.names.body(self.key)
     }
 
-    pub(super) fn queue(self) -> Name<'a> {
+    pub(super) fn queue(self) -> RedisName<'a> {
         self.names.queue(self.key)
     }
 
-    pub(super) fn channel(self) -> Name<'a> {
+    pub(super) fn channel(self) -> RedisName<'a> {
         self.names.channel(self.key)
     }
 
-    pub(crate) fn fence(self) -> Name<'a> {
+    pub(crate) fn fence(self) -> RedisName<'a> {
         if self.names.of_redisson {
             self.names.token(self.key)
         } else {
@@ -62,7 +62,7 @@ impl<'a> KeyRoute<'a> {
         }
     }
 
-    pub(super) fn quarantine(self) -> Name<'a> {
+    pub(super) fn quarantine(self) -> RedisName<'a> {
         self.names.quarantine(self.route.slot())
     }
 }
@@ -148,8 +148,8 @@ impl Calls {
         };
         let request = script.acquire(&command, undo);
         let outcome = call_with(script, at.route, &request).await;
-        if let Err(CommandError::Scattered(_)) = outcome {
-            if at.route.slot().is_none() {
+        if let Err(error @ CommandError::Scattered(_)) = &outcome {
+            if error.spans_slots() && at.route.slot().is_none() {
                 at.route.mark_sharded();
                 let route = &at.route.in_slot(self.names.slot(at.key));
                 let at = KeyRoute { route, ..at };
@@ -223,7 +223,8 @@ impl Calls {
         };
         let outcome = call_with(script, at.route, &sent).await;
         if at.route.slot().is_none()
-            && let Err(CommandError::Scattered(_)) = outcome
+            && let Err(error) = &outcome
+            && error.spans_slots()
         {
             at.route.mark_sharded();
             let route = &at.route.in_slot(self.names.slot(at.key));
@@ -334,7 +335,7 @@ impl Calls {
 
 pub(super) fn outcome(
     at: KeyRoute<'_>,
-    outcome: Result<Reply, CommandError>,
+    outcome: Result<CommandReply, CommandError>,
 ) -> Result<Acquired, BackendError> {
     match outcome {
         Ok(reply) => {

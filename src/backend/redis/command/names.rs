@@ -52,14 +52,14 @@ impl Names {
     }
 
     /// Returns the key of the fencing counter, of which there is one, or in a cluster one per slot.
-    pub(crate) fn fence(&self, slot: Option<u16>) -> Name<'_> {
-        Name([&self.prefix, slot.map_or(FENCE, fence_of), "", "", ""])
+    pub(crate) fn fence(&self, slot: Option<u16>) -> RedisName<'_> {
+        RedisName([&self.prefix, slot.map_or(FENCE, fence_of), "", "", ""])
     }
 
     /// Returns the key of the quarantine after a loss of the counter. No encoded key contains a bare `%`.
-    pub(crate) fn quarantine(&self, slot: Option<u16>) -> Name<'_> {
+    pub(crate) fn quarantine(&self, slot: Option<u16>) -> RedisName<'_> {
         let fence = slot.map_or(FENCE, fence_of);
-        Name([&self.prefix, fence, "quarantine", "", ""])
+        RedisName([&self.prefix, fence, "quarantine", "", ""])
     }
 
     /// Returns the slot of a lock, of its channel and of its fencing counter.
@@ -75,18 +75,18 @@ impl Names {
     /// Returns the key of the counter that the nodes of a quorum agree on.
     ///
     /// The self-test moves the other counter. This one must stay missing at a node that lost its data.
-    pub(crate) fn quorum_fence(&self, slot: Option<u16>) -> Name<'_> {
+    pub(crate) fn quorum_fence(&self, slot: Option<u16>) -> RedisName<'_> {
         let fence = slot.map_or(FENCE, fence_of);
-        Name([&self.prefix, fence, "quorum", "", ""])
+        RedisName([&self.prefix, fence, "quorum", "", ""])
     }
 
     /// Returns the key of the lock's hash.
-    pub(crate) fn body<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
-        Name([&self.prefix, key.as_str(), "", "", ""])
+    pub(crate) fn body<'a>(&'a self, key: &'a LockKey) -> RedisName<'a> {
+        RedisName([&self.prefix, key.as_str(), "", "", ""])
     }
 
     /// Returns the channel of its releases, as Redisson spells it.
-    pub(crate) fn channel<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+    pub(crate) fn channel<'a>(&'a self, key: &'a LockKey) -> RedisName<'a> {
         self.beside(key, ["redisson_lock__channel:", "redisson_lock__channel:{"])
     }
 
@@ -94,36 +94,36 @@ impl Names {
     ///
     /// The two ends differ, because the key `{<prefix>a}` would have the queue of the key `a` otherwise. A transfer to a
     /// waiter of one of them would then look like the grant of the other.
-    pub(crate) fn queue<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+    pub(crate) fn queue<'a>(&'a self, key: &'a LockKey) -> RedisName<'a> {
         let (prefix, key) = (&self.prefix, key.as_str());
         if key.contains('{') {
-            Name([prefix, key, "%tagged-queue", "", ""])
+            RedisName([prefix, key, "%tagged-queue", "", ""])
         } else {
-            Name([prefix, "{", prefix, key, "}%queue"])
+            RedisName([prefix, "{", prefix, key, "}%queue"])
         }
     }
 
     /// Returns the counter of a fenced lock, as Redisson spells it.
-    pub(crate) fn token<'a>(&'a self, key: &'a LockKey) -> Name<'a> {
+    pub(crate) fn token<'a>(&'a self, key: &'a LockKey) -> RedisName<'a> {
         self.beside(key, ["redisson_lock_token:", "redisson_lock_token:{"])
     }
 
     /// Returns a name in the slot of a lock. It begins with `tagged` if the key has a hash tag, or else with
     /// `whole`, which makes the whole name the tag. The prefix contains no braces.
-    fn beside<'a>(&'a self, key: &'a LockKey, [tagged, whole]: [&'static str; 2]) -> Name<'a> {
+    fn beside<'a>(&'a self, key: &'a LockKey, [tagged, whole]: [&'static str; 2]) -> RedisName<'a> {
         if key.as_str().contains('{') {
-            Name([tagged, &self.prefix, key.as_str(), "", ""])
+            RedisName([tagged, &self.prefix, key.as_str(), "", ""])
         } else {
-            Name([whole, &self.prefix, key.as_str(), "}", ""])
+            RedisName([whole, &self.prefix, key.as_str(), "}", ""])
         }
     }
 }
 
 /// A name in pieces, which becomes one argument without an allocation.
 #[derive(Clone, Copy)]
-pub(crate) struct Name<'a>([&'a str; 5]);
+pub(crate) struct RedisName<'a>([&'a str; 5]);
 
-impl Name<'_> {
+impl RedisName<'_> {
     pub(crate) fn to_text(self) -> String {
         self.0.concat()
     }
@@ -133,7 +133,7 @@ impl Name<'_> {
     }
 }
 
-impl Name<'_> {
+impl RedisName<'_> {
     /// The length of most names.
     const SHORT: usize = 128;
 
@@ -146,7 +146,7 @@ impl Name<'_> {
     }
 }
 
-impl ToRedisArgs for Name<'_> {
+impl ToRedisArgs for RedisName<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         // One argument in one write takes a third of the time of one write per piece.
         let (mut text, mut len) = ([0; Self::SHORT], 0);
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn no_key_is_counter_or_quarantine() {
         let names = names("");
-        let taken = [names.fence(None), names.quarantine(None)].map(Name::to_text);
+        let taken = [names.fence(None), names.quarantine(None)].map(RedisName::to_text);
         for key in [
             "{fencing-token}%",
             "{fencing-token}",

@@ -26,7 +26,7 @@ use redis::{Cmd, Value};
 
 use super::call::{Calls, KeyRoute};
 use super::error::{Cause, CommandError, unavailable, unexpected};
-use super::names::{Lease, Name, Named, millis};
+use super::names::{Lease, Named, RedisName, millis};
 use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
 use super::script::Script;
@@ -175,8 +175,8 @@ impl Calls {
     pub(super) async fn counter(
         &self,
         route: &Route,
-        fence: Name<'_>,
-        quarantine: Name<'_>,
+        fence: RedisName<'_>,
+        quarantine: RedisName<'_>,
         period: Option<u64>,
     ) -> Result<(u64, Duration), BackendError> {
         let Some(period) = period else {
@@ -214,7 +214,7 @@ impl Calls {
     async fn next_counter(
         &self,
         route: &Route,
-        fence: Name<'_>,
+        fence: RedisName<'_>,
         period: Option<u64>,
     ) -> Result<Option<u64>, BackendError> {
         let script = &self.scripts.counter;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Arg, Cmd};
 
-use super::names::{Name, Names};
+use super::names::{Names, RedisName};
 use crate::backend::redis::connection::{Called, Request, Resend, Undo};
 use crate::backend::redis::notify::Publish;
 
@@ -73,7 +73,7 @@ impl Script {
     /// Returns the head of a call over many keys, with two arguments of `extra` bytes for each.
     pub(super) fn batch<'a>(
         &self,
-        keys: impl Iterator<Item = Name<'a>> + Clone,
+        keys: impl Iterator<Item = RedisName<'a>> + Clone,
         extra: usize,
     ) -> Cmd {
         let count = keys.clone().count();

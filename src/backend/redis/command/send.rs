@@ -4,7 +4,7 @@ use redis::Cmd;
 
 use super::error::CommandError;
 use super::script::Script;
-use crate::backend::redis::connection::{Reply, Request, Resend, after};
+use crate::backend::redis::connection::{CommandReply, Request, Resend, after};
 use crate::backend::redis::topology::Route;
 
 /// Calls a script for one lock.
@@ -16,7 +16,7 @@ pub(super) async fn call(
     script: &Script,
     route: &Route,
     command: &Cmd,
-) -> Result<Reply, CommandError> {
+) -> Result<CommandReply, CommandError> {
     call_with(script, route, &script.request(command, 1)).await
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn call_with(
     script: &Script,
     route: &Route,
     request: &Request<'_>,
-) -> Result<Reply, CommandError> {
+) -> Result<CommandReply, CommandError> {
     let mut outcome = route.send(request).await;
     if let Err(CommandError::NoScript { resent }) = outcome {
         let command = &script.eval(request.command);

@@ -5,8 +5,8 @@ use std::num::NonZeroU16;
 use redis::Cmd;
 
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
-use super::error::{CommandError, unexpected};
-use super::names::{Lease, Name, Named, millis};
+use super::error::unexpected;
+use super::names::{Lease, Named, RedisName, millis};
 use super::reply::{Outcomes, each, list, shares, spread};
 use super::send::call_with;
 use crate::backend::redis::connection::Undo;
@@ -58,7 +58,7 @@ impl Calls {
         let call = script.acquire(&command, undo);
         let shared = call_with(script, at.route, &call).await;
         match shared {
-            Err(CommandError::Scattered(_)) if at.route.slot().is_none() => {
+            Err(error) if error.spans_slots() && at.route.slot().is_none() => {
                 at.route.mark_sharded();
                 let route = &at.route.in_slot(self.names.slot(at.key));
                 Box::pin(self.share(self.at(route, at.key), request)).await
@@ -93,13 +93,13 @@ impl Calls {
         &self,
         route: &Route,
         acquires: &[AcquireRequest],
-        quarantine: Option<Name<'_>>,
+        quarantine: Option<RedisName<'_>>,
     ) -> Cmd {
         let Self { names, scripts, .. } = self;
         let (count, fence) = (acquires.len(), self.at(route, &acquires[0].key).fence());
         let keys = 2 * count + 1 + usize::from(quarantine.is_some());
         let bodies = acquires.iter().map(|it| names.body(&it.key));
-        let len: usize = bodies.clone().map(Name::len).sum();
+        let len: usize = bodies.clone().map(RedisName::len).sum();
         // The body is a part of the other names.
         let size = 3 * len + 2 * fence.len() + count * (Lease::MAX_LEN + 8 * OVERHEAD);
         let mut command = scripts.share.evalsha(keys, 4 * count + 2, size);

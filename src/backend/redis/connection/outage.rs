@@ -25,11 +25,11 @@ pub(crate) struct Outage {
     /// Whether an outage was reported. Written under the mutex, so that reports of a beginning and an end do not
     /// overtake each other.
     reported: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<OutageState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutageState {
     failing: Failing,
     /// The last cause.
     cause: String,
@@ -67,7 +67,7 @@ impl Outage {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OutageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Called {
 }
 
 /// The reply to a command.
-pub(crate) struct Reply {
+pub(crate) struct CommandReply {
     pub(crate) value: Value,
     /// The command was sent before, over a connection that ended. It may have taken effect then.
     pub(crate) resent: bool,
@@ -110,11 +110,11 @@ impl<'a> Request<'a> {
 
 /// Returns the outcome of a command that was sent before if `resent`, over a connection that ended.
 pub(crate) fn after(
-    outcome: Result<Reply, CommandError>,
+    outcome: Result<CommandReply, CommandError>,
     resent: bool,
-) -> Result<Reply, CommandError> {
+) -> Result<CommandReply, CommandError> {
     match outcome {
-        Ok(reply) => Ok(Reply {
+        Ok(reply) => Ok(CommandReply {
             resent: reply.resent || resent,
             ..reply
         }),

@@ -19,18 +19,18 @@ const RECENT: Duration = Duration::from_secs(10);
 /// that would replace them.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
-    state: Mutex<State>,
+    state: Mutex<RecoveryState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RecoveryState {
     subscribers: Subscribers,
     /// The last recovery, or the last end of a connection.
     last: Option<Instant>,
 }
 
 impl Recovery {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RecoveryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

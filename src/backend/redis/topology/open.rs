@@ -17,14 +17,14 @@ use crate::backend::{BackendError, BackendErrorKind};
 use crate::{ConfigError, ConnectError};
 
 /// The servers of a backend, as the program names them.
-pub(crate) enum Source {
+pub(crate) enum ServerSource {
     Url(String),
     Pool(Pool),
 }
 
 /// The settings of a topology.
 pub(crate) struct Open {
-    pub(crate) source: Source,
+    pub(crate) source: ServerSource,
     /// The URL to subscribe at, if it differs.
     pub(crate) notify: Option<String>,
     pub(crate) sentinel_auth: Option<RedisConnectionInfo>,
@@ -51,8 +51,8 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
     let notify = notify.map(|url| Target::parse("notify", &url, &transport));
     let notify = notify.transpose()?;
     let targets = match source {
-        Source::Url(url) => Targets::parse("url", &url, &transport)?,
-        Source::Pool(pool) => {
+        ServerSource::Url(url) => Targets::parse("url", &url, &transport)?,
+        ServerSource::Pool(pool) => {
             #[cfg(feature = "redis-tls")]
             if notify.is_none() {
                 let problem = "connections are the pool's";

@@ -7,7 +7,7 @@ use super::cluster::Cluster;
 use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{Connection, Outage, Reply, Request, after};
+use crate::backend::redis::connection::{CommandReply, Connection, Outage, Request, after};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -121,7 +121,7 @@ impl Route {
     /// grants, and in a cluster to each node that it is redirected to.
     ///
     /// [`Replicas::acquire`]: super::replicas::Replicas::acquire
-    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<Reply, CommandError> {
+    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<CommandReply, CommandError> {
         let (mut node, mut index) = (Arc::clone(&self.node), self.index);
         let (mut asking, mut resent) = (false, false);
         for _ in 0..REDIRECTIONS {
@@ -134,7 +134,7 @@ impl Route {
                 // Boxed, so that other commands do not contain it.
                 Some((replicas, undo)) => {
                     let acquire = replicas.acquire(connection, request, undo, asking);
-                    Box::pin(acquire).await.map(|value| Reply {
+                    Box::pin(acquire).await.map(|value| CommandReply {
                         value,
                         resent: false,
                         asked: asking,

@@ -5,12 +5,12 @@ use axum::extract::{FromRequestParts, MatchedPath, OriginalUri, RawPathParams};
 use http::request::Parts;
 
 use crate::InvalidKey;
-use crate::layer::keys::source::Source;
+use crate::layer::keys::source::ValueSource;
 
 /// The parameter, as a client reads it.
-pub(super) fn source(name: &str) -> Source<'_> {
+pub(super) fn source(name: &str) -> ValueSource<'_> {
     let kind = "path parameter";
-    Source { kind, name }
+    ValueSource { kind, name }
 }
 
 /// Panics if the parameter of a usual route cannot have this name.

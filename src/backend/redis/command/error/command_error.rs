@@ -4,9 +4,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use deadpool_redis::{PoolError, TimeoutType};
-use redis::{RedisError, ServerError, Value};
+use redis::{ServerError, Value};
 
 use super::cause::{Cause, unavailable};
+use super::rejection::{FOR_ALL_KEYS, server_error};
 use super::server_error::{is_quoting, refusal};
 use crate::backend::{BackendError, BackendErrorKind};
 
@@ -82,6 +83,14 @@ impl CommandError {
         matches!(self, Self::Scattered(_)) || self.is_denied()
     }
 
+    /// Returns `true` if the server rejects calls over several slots, and not only while one moves.
+    pub(crate) fn spans_slots(&self) -> bool {
+        let Self::Scattered(error) = self else {
+            return false;
+        };
+        server_error(error).is_some_and(|error| error.code() == Some("CROSSSLOT"))
+    }
+
     /// Returns `true` if the slot is moving to the node that the redirection names.
     pub(crate) fn is_ask(&self) -> bool {
         matches!(self, Self::Elsewhere { asking: true, .. })
@@ -129,51 +138,6 @@ impl CommandError {
     }
 }
 
-/// The codes of a server that rejects the command for every key.
-const FOR_ALL_KEYS: [&str; 10] = [
-    "BUSY",
-    "CLUSTERDOWN",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "NOAUTH",
-    "NOREPLICAS",
-    "OOM",
-    "READONLY",
-    "WRONGPASS",
-];
-
-/// Returns `true` if the server would reject the same command for any key, and not only for the one that it named.
-pub(crate) fn concerns_all_keys(error: &BackendError) -> bool {
-    if let Some(Cause::Quarantine(_) | Cause::TooFewReplicas { .. } | Cause::Spread(..)) =
-        Cause::behind(error)
-    {
-        return true;
-    }
-    let Some(error) = server_error(error) else {
-        return false;
-    };
-    let (code, details) = (
-        error.code().unwrap_or_default(),
-        error.detail().unwrap_or_default(),
-    );
-    let quotes = |code: &&str| details.contains(&format!("-{code} "));
-    // A node without one of the slots serves the others. All versions word a denied command as `run …`.
-    (FOR_ALL_KEYS.contains(&code) && !details.contains("slot"))
-        || (is_quoting(code) && FOR_ALL_KEYS.iter().any(quotes))
-        || details.contains("run this command")
-        || details.contains("to run the")
-}
-
-/// Returns `true` if the server rejects only commands that require memory. Releases do not.
-pub(crate) fn is_out_of_memory(error: &BackendError) -> bool {
-    server_error(error).is_some_and(|error| {
-        let code = error.code().unwrap_or_default();
-        let quotes = || error.detail().is_some_and(|it| it.contains("OOM"));
-        code == "OOM" || (is_quoting(code) && quotes())
-    })
-}
-
 /// The codes of a server that serves no writes to the slot, which another node may do.
 const MOVED_SLOT: [&str; 4] = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
 
@@ -185,19 +149,6 @@ fn is_of_this_process(error: &BackendError) -> bool {
             Cause::behind(error),
             Some(Cause::Crowded | Cause::NoCredentials(_) | Cause::NoRuntime)
         )
-}
-
-/// Returns the error that the server replied with.
-fn server_error(error: &BackendError) -> Option<&RedisError> {
-    Error::source(error)?.downcast_ref()
-}
-
-/// Returns `true` if a server replied, and its reply is the reason of the error.
-pub(crate) fn is_reply(error: &BackendError) -> bool {
-    match Cause::behind(error) {
-        Some(cause) => cause.is_reply(),
-        None => server_error(error).is_some_and(|error| error.code().is_some()),
-    }
 }
 
 impl From<CommandError> for BackendError {
@@ -252,47 +203,6 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_all_keys_are_recognized() {
-        for (code, detail) in [
-            ("NOREPLICAS", "Not enough good replicas to write."),
-            ("OOM", "command not allowed when used memory > 'maxmemory'."),
-            ("CLUSTERDOWN", "The cluster is down"),
-            // Redis 6.2.
-            (
-                "@user_script:",
-                " 191: -NOREPLICAS Not enough good replicas to write.",
-            ),
-            (
-                "ERR",
-                "The user executing the script can't run this command or subcommand",
-            ),
-            (
-                "ERR",
-                "ACL failure in script: User u has no permissions to run the 'zadd' command",
-            ),
-        ] {
-            assert!(concerns_all_keys(&refused(code, detail)), "{code} {detail}");
-        }
-        let pause = unavailable(Cause::Quarantine(Duration::ZERO));
-        assert!(concerns_all_keys(&pause));
-    }
-
-    #[test]
-    fn failures_of_one_key_are_recognized() {
-        for (code, detail) in [
-            ("NOPERM", "this user has no permissions to access a key"),
-            ("CLUSTERDOWN", "Hash slot not served"),
-            (
-                "ERR",
-                "The user executing the script can't access at least one of the keys",
-            ),
-        ] {
-            let error = refused(code, detail);
-            assert!(!concerns_all_keys(&error), "{code} {detail}");
-        }
-    }
-
-    #[test]
     fn only_other_nodes_are_topological() {
         use CommandError::{Died, Elsewhere, NoScript, Refused, Scattered, Unanswered, Unsent};
         let wait = Duration::ZERO;
@@ -344,12 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn full_memory_is_recognized_in_all_versions() {
-        let text = "command not allowed when used memory > 'maxmemory'.";
-        assert!(is_out_of_memory(&refused("OOM", text)));
-        let quoted = refused("@user_script:", &format!(" 191: -OOM {text}"));
-        assert!(is_out_of_memory(&quoted));
-        let other = refused("NOREPLICAS", "Not enough good replicas to write.");
-        assert!(!is_out_of_memory(&other));
+    fn only_calls_over_slots_show_slots() {
+        let rejection = |text: &str| check(redis::parse_redis_value(text.as_bytes()).unwrap());
+        let over_slots = rejection("-CROSSSLOT Keys in request don't hash to the same slot\r\n");
+        assert!(over_slots.unwrap_err().spans_slots());
+        let moving = rejection("-TRYAGAIN Multiple keys request during rehashing of slot\r\n");
+        assert!(!moving.unwrap_err().spans_slots());
     }
 }

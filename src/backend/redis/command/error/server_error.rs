@@ -139,28 +139,36 @@ fn is_tls(error: &RedisError) -> bool {
     cause.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
 }
 
-fn kind_of(code: &str, details: &str) -> BackendErrorKind {
-    /// `NOPROTO`: the server has no RESP3.
-    const CODES: [&str; 5] = ["NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT", "NOPROTO"];
-    const SENTENCES: [&str; 11] = [
-        // Foreign data under the name of a counter, of this crate or of Redisson.
-        "FENCE",
-        "value is not an integer",
+/// Returns `true` if the user may not run a command or use a key, or the server does not have the command.
+pub(super) fn is_denial(code: &str, details: &str) -> bool {
+    const SENTENCES: [&str; 6] = [
+        "NOPERM",
         // redis-rs loses the code when the handshake is rejected.
         "has no permissions",
-        "Authentication required",
-        "cluster support disabled",
-        "NOPERM",
         "The user executing the script can't",
         "ACL failure in script",
-        "DB index is out of range",
         "nknown command",
         "nknown Redis command",
     ];
     let says = |what: &str| is_quoting(code) && details.contains(what);
+    code == "NOPERM" || SENTENCES.into_iter().any(says)
+}
+
+fn kind_of(code: &str, details: &str) -> BackendErrorKind {
+    /// `NOPROTO`: the server has no RESP3.
+    const CODES: [&str; 4] = ["NOAUTH", "WRONGPASS", "CROSSSLOT", "NOPROTO"];
+    const SENTENCES: [&str; 5] = [
+        // Foreign data under the name of a counter, of this crate or of Redisson.
+        "FENCE",
+        "value is not an integer",
+        "Authentication required",
+        "cluster support disabled",
+        "DB index is out of range",
+    ];
+    let says = |what: &str| is_quoting(code) && details.contains(what);
     if code == "WRONGTYPE" || says("WRONGTYPE") {
         BackendErrorKind::Conflict
-    } else if CODES.contains(&code) || SENTENCES.into_iter().any(says) {
+    } else if is_denial(code, details) || CODES.contains(&code) || SENTENCES.into_iter().any(says) {
         BackendErrorKind::Misconfigured
     } else {
         // LOADING, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, MISCONF, BUSY, OOM and

@@ -21,11 +21,10 @@ elseif count == 1 and not alone then
   elseif queued then
     wanted = { 'queue' }
   else
-    local published = publish(PUBLISH, ARGV[2], '0')
-    if published == 0 then
+    if publish(PUBLISH, ARGV[2], '0') == 0 then
       return 1
     end
-    wanted = { published }
+    wanted = { true }
   end
 else
   queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
@@ -43,10 +42,9 @@ else
       wanted = wanted or {}
       wanted[i] = 'queue'
     else
-      local published = publish(PUBLISH, ARGV[2 * i], '0')
-      if published ~= 0 and not alone then
+      if publish(PUBLISH, ARGV[2 * i], '0') ~= 0 and not alone then
         wanted = wanted or {}
-        wanted[i] = published
+        wanted[i] = true
       end
     end
   end

@@ -2,17 +2,16 @@
 -- would cost it a part of a command. KEYS, ARGV and the reply are as in release.lua.
 --
 -- Releases one exclusive lease of a lock without a queue. Its field is the only one of its hash, so HDEL also deletes
--- the body. `wanted` has the keys with a queue, a receiver or a rejected message, with the result of a message that was
--- sent.
+-- the body. `wanted` has 'queue' for a key with a queue, true for one whose message has a receiver or was rejected, and
+-- KEPT for one with a queue that other leases hold.
 local count = (#ARGV - #ARGV % 2) / 2
 local alone, queued, wanted = #KEYS == count, false, nil
 if count == 1 and not alone then
   queued = redis.pcall('exists', KEYS[2]) ~= 0
   if not queued and redis.pcall('hdel', KEYS[1], ARGV[1]) == 1 then
-    local published = publish(PUBLISH, ARGV[2], '0')
-    if published == 0 then
+    if publish(PUBLISH, ARGV[2], '0') == 0 then
       return 1
     end
-    wanted = { published }
+    wanted = { true }
   end
 end

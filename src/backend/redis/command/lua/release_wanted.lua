@@ -7,7 +7,7 @@ for i = 1, count do
     pcall(admit, KEYS[i], KEYS[count + i], ARGV[2 * i], clock())
     others[i] = 1
   elseif wanted[i] then
-    others[i] = free(KEYS[i], KEYS[count + i], ARGV[2 * i], wanted[i] ~= 'queue' and wanted[i])
+    others[i] = free(KEYS[i], KEYS[count + i], ARGV[2 * i], wanted[i] == true)
   end
 end
 return answers()

@@ -1,7 +1,7 @@
 //! The arguments that the calls about a queue share.
 
 use crate::backend::redis::command::call::{Calls, KeyRoute};
-use crate::backend::redis::command::names::Name;
+use crate::backend::redis::command::names::RedisName;
 use crate::backend::redis::topology::Route;
 
 /// What a count of subscribers includes, as `blind` in `queue.lua`.
@@ -24,7 +24,7 @@ impl Calls {
     }
 
     /// Returns the name of a queue that this user may use.
-    pub(super) fn queue_of<'a>(&self, at: KeyRoute<'a>) -> Option<Name<'a>> {
+    pub(super) fn queue_of<'a>(&self, at: KeyRoute<'a>) -> Option<RedisName<'a>> {
         self.are_queues_allowed().then(|| at.queue())
     }
 
@@ -37,7 +37,7 @@ impl Calls {
     /// Returns the name of the counter for the messages of transfers, if these are grants: the messages reach the
     /// waiters for certain, and a grant requires nothing else. The scripts contain the counter of a server that has
     /// one for all locks: an argument costs the server as much as a command of a script.
-    pub(super) fn fence_of_transfers(&self, route: &Route) -> Option<Name<'_>> {
+    pub(super) fn fence_of_transfers(&self, route: &Route) -> Option<RedisName<'_>> {
         let are_grants = self.scripts.are_transfers_numbered && self.counted(route) == Counted::All;
         let slot = route.slot().filter(|_| are_grants);
         slot.map(|slot| self.names.fence(Some(slot)))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
-use crate::backend::redis::command::error::{CommandError, is_out_of_memory};
+use crate::backend::redis::command::error::{CommandError, is_denial, is_out_of_memory};
 use crate::backend::redis::command::names::{Lease, Named, millis};
 use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
@@ -74,7 +74,7 @@ impl Calls {
         };
         let call = script.acquire(&command, undo);
         match call_with(script, at.route, &call).await {
-            Err(CommandError::Scattered(_)) if at.route.slot().is_none() => {
+            Err(error) if error.spans_slots() && at.route.slot().is_none() => {
                 at.route.mark_sharded();
                 let route = &at.route.in_slot(self.names.slot(at.key));
                 let at = self.at(route, at.key);
@@ -153,8 +153,9 @@ impl Calls {
         match error.kind() {
             // The server would also reject the release of the holder, so the time until its expiry shows nothing.
             BackendErrorKind::Unavailable if !is_out_of_memory(&error) => return Err(error),
-            BackendErrorKind::Misconfigured => self.log_denied_queue(),
-            BackendErrorKind::Unavailable
+            BackendErrorKind::Misconfigured if is_denial(&error) => self.log_denied_queue(),
+            BackendErrorKind::Misconfigured
+            | BackendErrorKind::Unavailable
             | BackendErrorKind::Conflict
             | BackendErrorKind::Unsupported => {}
         }
@@ -168,7 +169,7 @@ impl Calls {
         command.arg(at.queue());
         match call(script, at.route, &command).await {
             Ok(_) => false,
-            Err(error) => BackendError::from(error).kind() == BackendErrorKind::Misconfigured,
+            Err(error) => is_denial(&error.into()),
         }
     }
 }

@@ -4,11 +4,11 @@ use redis::Cmd;
 
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, begin};
 use crate::backend::redis::command::error::CommandError;
-use crate::backend::redis::command::names::{Lease, Name};
+use crate::backend::redis::command::names::{Lease, RedisName};
 use crate::backend::redis::command::reply::{Outcomes, releases};
 use crate::backend::redis::command::script::Script;
 use crate::backend::redis::command::send::{call, call_with};
-use crate::backend::redis::connection::Reply;
+use crate::backend::redis::connection::CommandReply;
 use crate::backend::redis::topology::Route;
 use crate::backend::{LeaseId, Release, Released};
 
@@ -83,14 +83,14 @@ impl Calls {
         &self,
         script: &Script,
         leases: &[&Release],
-        with_queues: Option<Option<Name<'_>>>,
+        with_queues: Option<Option<RedisName<'_>>>,
     ) -> Cmd {
         let names = &self.names;
         let per_lease = 1 + usize::from(with_queues.is_some());
         let fence = with_queues.flatten();
         let keys = per_lease * leases.len() + usize::from(fence.is_some());
         let bodies = leases.iter().map(|it| names.body(&it.key));
-        let len: usize = bodies.clone().map(Name::len).sum();
+        let len: usize = bodies.clone().map(RedisName::len).sum();
         // The body is a part of the other names.
         let size = 3 * len + leases.len() * (Lease::MAX_LEN + 4 * OVERHEAD);
         let mut command = script.evalsha(keys, 2 * leases.len() + 1, size);
@@ -155,7 +155,7 @@ fn note_releases(route: &Route, leases: &[&Release], outcomes: &Outcomes<Release
     }
 }
 
-fn ended(reply: Reply, leases: &[&Release]) -> Outcomes<Released> {
+fn ended(reply: CommandReply, leases: &[&Release]) -> Outcomes<Released> {
     let absent = match reply.resent {
         true => Released::Released,
         false => Released::NotHeld,

@@ -7,7 +7,7 @@ use futures_util::future::Shared;
 use redis::Value;
 use tokio::sync::oneshot;
 
-use super::votes::{Named, Reply};
+use super::votes::{Named, SentinelReply};
 use crate::backend::redis::command::{Cause, check, entry, unavailable, unexpected};
 use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Target};
 
@@ -15,7 +15,7 @@ use crate::backend::redis::connection::{Connection, Connector, Network, Origin, 
 pub(super) struct Sentinel {
     connection: Arc<Connection>,
     /// The reply for which a task waits.
-    asked: Mutex<Option<Shared<oneshot::Receiver<Reply>>>>,
+    asked: Mutex<Option<Shared<oneshot::Receiver<SentinelReply>>>>,
 }
 
 impl Sentinel {
@@ -27,7 +27,7 @@ impl Sentinel {
         }
     }
 
-    fn asked(&self) -> MutexGuard<'_, Option<Shared<oneshot::Receiver<Reply>>>> {
+    fn asked(&self) -> MutexGuard<'_, Option<Shared<oneshot::Receiver<SentinelReply>>>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -37,7 +37,7 @@ impl Sentinel {
     ///
     /// If dropped, a task still waits for the reply. It replaces a connection that does not reply, and
     /// completes a dial.
-    pub(super) async fn ask(self: &Arc<Self>, service: &str) -> Reply {
+    pub(super) async fn ask(self: &Arc<Self>, service: &str) -> SentinelReply {
         let (sender, reply) = {
             let mut asked = self.asked();
             match &*asked {
@@ -65,7 +65,7 @@ impl Sentinel {
             .unwrap_or_else(|_| Err(unavailable(Cause::NoRuntime)))
     }
 
-    async fn query(&self, service: &str) -> Reply {
+    async fn query(&self, service: &str) -> SentinelReply {
         let mut master = redis::cmd("SENTINEL");
         master.arg("MASTER").arg(service);
         let mut address = redis::cmd("SENTINEL");

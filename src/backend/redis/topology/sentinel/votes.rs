@@ -3,7 +3,7 @@
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The primary that a sentinel names, or `None` if it does not know the service.
-pub(super) type Reply = Result<Option<Named>, BackendError>;
+pub(super) type SentinelReply = Result<Option<Named>, BackendError>;
 
 /// The primary that a sentinel names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Votes {
         }
     }
 
-    pub(super) fn count(&mut self, reply: Reply) {
+    pub(super) fn count(&mut self, reply: SentinelReply) {
         match reply {
             Ok(Some(name)) => {
                 let same = |it: &&mut (Named, usize)| {

@@ -1,0 +1,128 @@
+//! The requests of permits, and of the leases that exclude them.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use crate::LockKey;
+use crate::backend::conformance::queue::waiter::freed;
+use crate::backend::conformance::support::{LONG, MARGIN, definite, fresh_key, only, released};
+use crate::backend::{
+    AcquireRequest, Acquired, Backend, ContendRequest, Contended, LeaseId, Mode, Renewal, Renewed,
+};
+
+pub(super) fn lease() -> LeaseId {
+    LeaseId::new(Uuid::new_v4(), 1)
+}
+
+/// Returns a fresh key, or `None` if the backend has no permits.
+pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
+    let modes = backend.modes();
+    modes.include(Mode::Permit).then(|| fresh_key(subject))
+}
+
+/// How a lease asks for a key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked(pub(super) Mode, Option<NonZeroU16>);
+
+pub(super) const EXCLUSIVE: Asked = Asked(Mode::Exclusive, None);
+pub(super) const SHARED: Asked = Asked(Mode::Shared, None);
+
+pub(super) const fn permit(limit: u16) -> Asked {
+    Asked(Mode::Permit, NonZeroU16::new(limit))
+}
+
+pub(super) async fn attempt<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    Asked(mode, limit): Asked,
+    ttl: Duration,
+) -> Acquired {
+    let request = AcquireRequest::new(key.clone(), lease, ttl).with_mode(mode);
+    let answer = backend.try_acquire(&request.with_limit(limit)).await;
+    definite(answer, "try_acquire")
+}
+
+/// Acquires a lease and returns its counter.
+pub(super) async fn hold<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    asked: Asked,
+    ttl: Duration,
+) -> u64 {
+    match attempt(backend, key, lease, asked, ttl).await {
+        Acquired::Granted { counter } => counter,
+        Acquired::Busy { ttl } => panic!("{key:?} has room for {asked:?} and is busy for {ttl:?}"),
+    }
+}
+
+/// Checks that an attempt of a fresh lease is rejected. Returns the remaining time.
+pub(super) async fn refuses<B: Backend>(backend: &B, key: &LockKey, asked: Asked) -> Duration {
+    match attempt(backend, key, lease(), asked, LONG).await {
+        Acquired::Busy { ttl } => ttl,
+        Acquired::Granted { .. } => panic!("{key:?} has no room and was granted to {asked:?}"),
+    }
+}
+
+pub(super) async fn contend<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    Asked(mode, limit): Asked,
+) -> Contended {
+    let request = ContendRequest::new(key.clone(), lease, LONG, false).with_mode(mode);
+    let answer = backend.contend(&request.with_limit(limit)).await;
+    definite(answer, "contend")
+}
+
+pub(super) async fn is_granted<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    asked: Asked,
+) -> bool {
+    let contended = contend(backend, key, lease, asked).await;
+    matches!(contended, Contended::Granted { .. })
+}
+
+/// Enters the queue. Returns `false` if the store has none.
+pub(super) async fn waits<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    asked: Asked,
+) -> bool {
+    match contend(backend, key, lease, asked).await {
+        Contended::Waiting { queued, .. } => queued.is_some(),
+        Contended::Granted { .. } => panic!("{key:?} has no room and was granted to {asked:?}"),
+    }
+}
+
+/// Contends until the key is granted, because clients outside the queue may have a turn first.
+pub(super) async fn gets<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, asked: Asked) {
+    let deadline = Instant::now() + MARGIN;
+    while !is_granted(backend, key, lease, asked).await {
+        assert!(Instant::now() < deadline, "{asked:?} is next");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub(super) async fn renew<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    ttl: Duration,
+) -> bool {
+    let renewal = Renewal::new(key.clone(), lease, ttl).with_mode(Mode::Permit);
+    only(backend.renew(&[renewal]).await, "renew") != Renewed::NotHeld
+}
+
+pub(super) async fn ends<B: Backend>(backend: &B, key: &LockKey, leases: &[LeaseId]) {
+    for lease in leases {
+        freed(released(backend, key, *lease).await);
+    }
+}

@@ -1,0 +1,287 @@
+//! What every request through one layer has in common.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
+use http_body::Body;
+use tower::BoxError;
+
+use super::prefer::PreferredWait;
+use super::unlocked::Passing;
+use crate::layer::rejection::LockRejection;
+use crate::lock::{valid_lease, valid_wait};
+use crate::{Acquire, ConfigError, LockKeys, LockManager, Owner};
+
+/// The treatment of a request whose lock is lost while it is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// Drops the future of the handler and responds with 500 `lock-lost`. A body that already streams ends with an
+    /// error. A client thus receives no success under a lost lock, except with a body without a length over
+    /// HTTP/1.0, which cannot end with an error.
+    #[default]
+    Abort,
+    /// Lets the handler finish and passes its response. The handler can watch [`Held::lost`](crate::Held::lost), and
+    /// the storage can check the fencing token.
+    Continue,
+}
+
+pub(in crate::layer) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
+
+type OnReject = dyn Fn(LockRejection) -> Response<BoxedBody> + Send + Sync;
+
+type LimitOf = dyn Fn(&Parts) -> u32 + Send + Sync;
+
+type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(in crate::layer) wait: Wait,
+    pub(in crate::layer) honors_preferred_wait: bool,
+    pub(in crate::layer) lease: Option<Duration>,
+    pub(in crate::layer) max_hold: Duration,
+    pub(in crate::layer) reads: Reads,
+    /// The limit of permits, if requests get those in place of locks.
+    pub(in crate::layer) permits: Option<Permits>,
+    pub(in crate::layer) skip: Option<Arc<Skip>>,
+    /// `None` for the status of each kind.
+    pub(in crate::layer) busy_status: Option<StatusCode>,
+    pub(in crate::layer) release_at_head: bool,
+    pub(in crate::layer) on_lost: OnLost,
+    pub(in crate::layer) passing: Passing,
+    pub(in crate::layer) on_reject: Option<Arc<OnReject>>,
+    pub(in crate::layer) name: Option<Arc<str>>,
+    pub(in crate::layer) server_timing: bool,
+}
+
+/// The most requests of one key at a time.
+#[derive(Clone)]
+pub(in crate::layer) enum Permits {
+    Fixed(u32),
+    Of(Arc<LimitOf>),
+}
+
+/// How the requests with safe methods are locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::layer) enum Reads {
+    /// As all others.
+    Exclusive,
+    /// GET and HEAD share their locks, OPTIONS and TRACE need none.
+    Shared,
+    Unlocked,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(in crate::layer) enum Wait {
+    /// The wait of the manager.
+    Default,
+    For(Duration),
+    No,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            wait: Wait::Default,
+            honors_preferred_wait: false,
+            lease: None,
+            max_hold: Duration::from_secs(5 * 60),
+            reads: Reads::Exclusive,
+            skip: None,
+            permits: None,
+            busy_status: None,
+            release_at_head: false,
+            on_lost: OnLost::Abort,
+            passing: Passing::default(),
+            on_reject: None,
+            name: None,
+            server_timing: false,
+        }
+    }
+}
+
+/// A layer is built at start-up. The setters panic, because a setting that no request can use must not wait for the
+/// first one.
+impl Options {
+    #[track_caller]
+    pub(in crate::layer) fn set_wait(&mut self, wait: Duration) {
+        assert_valid(valid_wait("wait", wait));
+        self.wait = Wait::For(wait);
+    }
+
+    #[track_caller]
+    pub(in crate::layer) fn set_lease(&mut self, lease: Duration) {
+        assert_valid(valid_lease("lease", lease));
+        self.lease = Some(lease);
+    }
+
+    #[track_caller]
+    pub(in crate::layer) fn set_max_hold(&mut self, max_hold: Duration) {
+        assert_valid(valid_lease("max_hold", max_hold));
+        self.max_hold = max_hold;
+    }
+
+    #[track_caller]
+    pub(in crate::layer) fn set_busy_status(&mut self, status: StatusCode) {
+        assert!(
+            status.is_client_error(),
+            "invalid `status`: must be a client error (4xx), not {status}"
+        );
+        self.busy_status = Some(status);
+    }
+}
+
+#[track_caller]
+pub(in crate::layer) fn assert_valid(setting: Result<(), ConfigError>) {
+    if let Err(invalid) = setting {
+        panic!("{invalid}");
+    }
+}
+
+impl Options {
+    pub(in crate::layer) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Returns `true` if a request with this method needs no lock.
+    pub(in crate::layer) fn exempts(&self, method: &Method) -> bool {
+        match self.reads {
+            Reads::Exclusive => false,
+            Reads::Unlocked => method.is_safe(),
+            Reads::Shared => *method == Method::OPTIONS || *method == Method::TRACE,
+        }
+    }
+
+    /// Returns the limit of permits for a request.
+    pub(in crate::layer) fn limit(&self, request: &Parts) -> Option<u32> {
+        self.permits.as_ref().map(|permits| match permits {
+            Permits::Fixed(limit) => *limit,
+            Permits::Of(limit_of) => limit_of(request),
+        })
+    }
+
+    /// Returns `true` if a request with this method gets a shared lock.
+    pub(in crate::layer) fn shares(&self, method: &Method) -> bool {
+        self.reads == Reads::Shared && method.is_safe()
+    }
+
+    /// Whether a request whose lock is lost is aborted.
+    pub(in crate::layer) fn on_lost(&self) -> OnLost {
+        if self.passing.observe_only {
+            OnLost::Continue
+        } else {
+            self.on_lost
+        }
+    }
+
+    /// Returns the wait that the client prefers, if the layer honors that and waits at all.
+    pub(in crate::layer) fn preferred_wait(
+        &self,
+        locks: &LockManager,
+        headers: &HeaderMap,
+    ) -> Option<PreferredWait> {
+        if !self.honors_preferred_wait || self.passing.observe_only {
+            return None;
+        }
+        let limit = match self.wait {
+            Wait::Default => locks.default_wait(),
+            Wait::For(wait) => wait,
+            Wait::No => Duration::ZERO,
+        };
+        PreferredWait::read(headers, limit)
+    }
+
+    /// Returns `true` if the program passes this request without a lock.
+    pub(in crate::layer) fn skips(&self, request: &Parts) -> bool {
+        self.skip.as_ref().is_some_and(|skip| skip(request))
+    }
+
+    pub(in crate::layer) fn acquire(
+        &self,
+        locks: &LockManager,
+        keys: LockKeys,
+        owner: Owner,
+        preferred: Option<Duration>,
+    ) -> Acquire {
+        let acquire = self.acquire_in_scope(locks, keys, owner);
+        match preferred {
+            _ if self.passing.observe_only => acquire.no_wait(),
+            Some(wait) => acquire.wait(wait),
+            None => acquire,
+        }
+    }
+
+    /// The acquire of a `Locked`, which has no handler to run without its guard.
+    pub(crate) fn acquire_in_scope(
+        &self,
+        locks: &LockManager,
+        keys: LockKeys,
+        owner: Owner,
+    ) -> Acquire {
+        let mut acquire = locks.acquire(keys).owner(owner).max_hold(self.max_hold);
+        acquire = match self.wait {
+            Wait::Default => acquire,
+            Wait::For(wait) => acquire.wait(wait),
+            Wait::No => acquire.no_wait(),
+        };
+        if let Some(lease) = self.lease {
+            acquire = acquire.lease(lease);
+        }
+        if let Some(name) = self.name() {
+            acquire = acquire.name(name);
+        }
+        acquire
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("name", &self.name)
+            .field("wait", &self.wait)
+            .field("honors_preferred_wait", &self.honors_preferred_wait)
+            .field("lease", &self.lease)
+            .field("max_hold", &self.max_hold)
+            .field("reads", &self.reads)
+            .field("busy_status", &self.busy_status)
+            .field("server_timing", &self.server_timing)
+            .field("release_at_head", &self.release_at_head)
+            .field("on_lost", &self.on_lost)
+            .field("observe_only", &self.passing.observe_only)
+            .field("on_unavailable", &self.passing.on_unavailable)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferred_wait_is_bounded_by_wait_of_layer() {
+        let builder = LockManager::builder(crate::backend::Memory::new());
+        let locks = builder.wait(Duration::from_secs(3)).build();
+        let locks = locks.expect("a valid wait");
+        let mut headers = HeaderMap::new();
+        headers.insert("prefer", "wait=9".parse().expect("a header value"));
+        for (wait, limit) in [
+            (Wait::Default, 3),
+            (Wait::For(Duration::from_secs(2)), 2),
+            (Wait::No, 0),
+        ] {
+            let options = Options {
+                wait,
+                honors_preferred_wait: true,
+                ..Options::default()
+            };
+            let read = options.preferred_wait(&locks, &headers);
+            let read = read.map(|preferred| preferred.wait);
+            assert_eq!(read, Some(Duration::from_secs(limit)), "{wait:?}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! A rejected request, and its response.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::form::{Form, RequestInfo};
+use super::problem::{PROBLEMS, Problem};
+use super::timing::LockTiming;
+use crate::jitter::shortened;
+use crate::{Error, ErrorKind, LostReason};
+
+/// The reason why a request was rejected, or why its handler was stopped.
+///
+/// The response has it in its extensions, so that an outer layer can read the reason and replace the response.
+/// [`LockLayer::on_reject`](crate::LockLayer::on_reject) receives it.
+#[derive(Debug, Clone)]
+pub struct LockRejection {
+    error: Error,
+    status: StatusCode,
+    waited: Option<Duration>,
+    queue_position: Option<NonZeroU32>,
+    retry_after: Option<Duration>,
+    request_info: RequestInfo,
+    /// A layer or scope has applied its settings.
+    is_rendered: bool,
+    lost_reason: Option<LostReason>,
+    lost_timing: Option<LockTiming>,
+}
+
+/// The `Retry-After` if the engine has no estimate.
+const FALLBACK_RETRY_AFTER: Duration = Duration::from_secs(3);
+
+impl LockRejection {
+    /// `waited` is the time that the request waited for the lock, if it did.
+    pub(crate) fn new(error: Error, request_info: RequestInfo, waited: Option<Duration>) -> Self {
+        let problem = Problem::of(error.kind());
+        let retry_after = problem
+            .temporary
+            // Shorter only: the header is rounded up.
+            .then(|| shortened(error.retry_after().unwrap_or(FALLBACK_RETRY_AFTER)))
+            .map(rounded_up);
+        Self {
+            error,
+            status: problem.status,
+            waited: waited.filter(|_| problem.temporary),
+            queue_position: None,
+            retry_after,
+            request_info,
+            is_rendered: false,
+            lost_reason: None,
+            lost_timing: None,
+        }
+    }
+
+    /// Sets the position that the request had in the queue.
+    pub(crate) fn with_queue_position(mut self, queue_position: Option<NonZeroU32>) -> Self {
+        self.queue_position = queue_position;
+        self
+    }
+
+    pub(in crate::layer) fn queue_position(&self) -> Option<NonZeroU32> {
+        self.queue_position
+    }
+
+    /// The rejection of a request that lost a lock. `timing` is that of the acquire by the layer.
+    pub(in crate::layer) fn lost(
+        reason: Option<LostReason>,
+        timing: Option<LockTiming>,
+        request_info: RequestInfo,
+    ) -> Self {
+        Self {
+            lost_reason: reason,
+            lost_timing: timing,
+            ..Self::new(Error::new(ErrorKind::Lost), request_info, None)
+        }
+    }
+
+    pub(in crate::layer) fn lost_timing(&self) -> Option<LockTiming> {
+        self.lost_timing
+    }
+
+    pub(in crate::layer) fn into_rendered(mut self) -> Self {
+        self.is_rendered = true;
+        self
+    }
+
+    /// Returns the rejection from a handler or an extractor, to be rendered again for the
+    /// client by the innermost layer or scope. Returns `None` for a response with another status, which the
+    /// handler chose.
+    pub(in crate::layer) fn of_handler<B>(
+        response: &Response<B>,
+        request_info: RequestInfo,
+    ) -> Option<Self> {
+        let rejection = response.extensions().get::<Self>()?;
+        let is_unchanged =
+            response.status() == rejection.status || rejection.request_info.form == Form::Grpc;
+        (!rejection.is_rendered && is_unchanged).then(|| Self {
+            request_info,
+            ..rejection.clone()
+        })
+    }
+
+    /// Sets the status for a busy resource, or for one whose permits are held. Other kinds keep their own.
+    pub(in crate::layer) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
+        if let (ErrorKind::Busy | ErrorKind::Full, Some(status)) = (self.kind(), status) {
+            self.status = status;
+        }
+        self
+    }
+
+    pub(in crate::layer) fn request_info(&self) -> RequestInfo {
+        self.request_info
+    }
+
+    pub(in crate::layer) fn applied_wait(&self) -> Option<u32> {
+        self.request_info.applied_wait
+    }
+
+    /// Returns the error of the acquire, or of the loss.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// Returns the kind of [`error`](Self::error).
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.error.kind()
+    }
+
+    /// Returns the HTTP status of the response. A gRPC client receives 200 and a `grpc-status` instead.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Returns the `type` of the problem details: the address of a section of
+    /// [`guide::problems`](crate::guide::problems), which ends in `#resource-busy` and the like. The type is
+    /// `about:blank` for a body that is too large, late or incomplete.
+    #[must_use]
+    pub fn problem_type(&self) -> String {
+        match Problem::of(self.kind()).name {
+            Some(name) => format!("{PROBLEMS}#{name}"),
+            None => "about:blank".to_owned(),
+        }
+    }
+
+    /// Returns the time that the request waited for the lock, or `None` if a wait could not have helped.
+    #[must_use]
+    pub fn waited(&self) -> Option<Duration> {
+        self.waited
+    }
+
+    /// Returns why the lock was lost, for a rejection of the kind [`Lost`](ErrorKind::Lost) of a request that lost it.
+    #[must_use]
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        self.lost_reason
+    }
+
+    /// Returns the time after which a retry can succeed, or `None` if a retry cannot. It includes its jitter, so it is
+    /// the value in the response.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// Returns the default response, in a form that this client accepts, with this rejection in its extensions.
+    ///
+    /// [`on_reject`](crate::LockLayer::on_reject) can change it.
+    #[must_use]
+    pub fn to_response(&self) -> Response<String> {
+        let problem = Problem::of(self.kind());
+        let body = match self.request_info.form {
+            Form::Problem => self.problem_json(&problem),
+            Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
+            Form::Grpc => String::new(),
+        };
+        // The length that the response to a `GET` would have, RFC 9110 §8.6.
+        let length = self.request_info.head.then_some(body.len());
+        let mut response = Response::new(if self.request_info.head {
+            String::new()
+        } else {
+            body
+        });
+        let headers = response.headers_mut();
+        if let Some(length) = length {
+            headers.insert(CONTENT_LENGTH, length.into());
+        }
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.request_info.form == Form::Grpc {
+            self.put_grpc_trailers(&problem, headers);
+        } else {
+            headers.insert(CONTENT_TYPE, self.content_type());
+            if let Some(retry_after) = self.retry_after {
+                headers.insert(RETRY_AFTER, whole_seconds(retry_after).into());
+            }
+            *response.status_mut() = self.status;
+        }
+        response.extensions_mut().insert(self.clone());
+        response
+    }
+
+    fn content_type(&self) -> HeaderValue {
+        HeaderValue::from_static(match self.request_info.form {
+            Form::Problem => "application/problem+json",
+            Form::Text => "text/plain; charset=utf-8",
+            Form::Grpc => "application/grpc",
+        })
+    }
+
+    /// RFC 9457.
+    fn problem_json(&self, problem: &Problem) -> String {
+        let mut members = serde_json::json!({
+            "type": self.problem_type(),
+            "title": problem.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail(problem),
+        });
+        if let Some(waited) = self.waited {
+            members["waited_ms"] = whole_millis(waited).into();
+        }
+        if let Some(retry_after) = self.retry_after {
+            members["retry_after_ms"] = whole_millis(retry_after).into();
+        }
+        members.to_string()
+    }
+
+    /// A response without messages is one block of headers that also holds the trailers, with
+    /// status 200: <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
+    fn put_grpc_trailers(&self, problem: &Problem, headers: &mut HeaderMap) {
+        const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+        headers.insert(CONTENT_TYPE, self.content_type());
+        headers.insert("grpc-status", (problem.grpc as u16).into());
+        let detail = self.detail(problem);
+        let message = utf8_percent_encode(&detail, ESCAPED).to_string();
+        if let Ok(message) = HeaderValue::try_from(message) {
+            headers.insert("grpc-message", message);
+        }
+        // <https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback>
+        if let Some(retry_after) = self.retry_after {
+            headers.insert("grpc-retry-pushback-ms", whole_millis(retry_after).into());
+        }
+    }
+
+    /// What an invalid key lacks is known only to its error, which never holds the key.
+    fn detail(&self, problem: &Problem) -> String {
+        match std::error::Error::source(&self.error) {
+            Some(invalid) if self.kind() == ErrorKind::InvalidKey => invalid.to_string(),
+            _ => problem.detail.to_owned(),
+        }
+    }
+}
+
+/// The rejection of a request of which nothing is known: its response is problem details.
+///
+/// A handler that calls [`acquire`](crate::LockManager::acquire) returns the [`Error`]. Inside a [`LockLayer`](crate::LockLayer) or a
+/// [`LockScopeLayer`](crate::LockScopeLayer), the response is rendered for the client of the request, with
+/// the settings of the layer.
+impl From<Error> for LockRejection {
+    fn from(error: Error) -> Self {
+        Self::new(error, RequestInfo::UNKNOWN, None)
+    }
+}
+
+impl fmt::Display for LockRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the request was rejected with status {}", self.status)
+    }
+}
+
+impl std::error::Error for LockRejection {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Rounds up to whole milliseconds, at least 1. After 0, a client would retry at once, in a loop.
+fn rounded_up(retry_after: Duration) -> Duration {
+    let millis = retry_after.as_nanos().div_ceil(1_000_000);
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX).max(1))
+}
+
+/// Rounded up, at least 1.
+fn whole_seconds(duration: Duration) -> u64 {
+    duration
+        .as_millis()
+        .div_ceil(1000)
+        .clamp(1, u128::from(u64::MAX)) as u64
+}
+
+fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_rounded_up_and_at_least_one() {
+        for (micros, millis, seconds) in [
+            (0, 1, 1),
+            (300, 1, 1),
+            (1_000, 1, 1),
+            (1_001, 2, 1),
+            (1_000_000, 1_000, 1),
+            (1_000_001, 1_001, 2),
+            (29_500_000, 29_500, 30),
+        ] {
+            let retry_after = rounded_up(Duration::from_micros(micros));
+            assert_eq!(whole_millis(retry_after), millis, "{micros}");
+            assert_eq!(whole_seconds(retry_after), seconds, "{micros}");
+        }
+    }
+
+    #[test]
+    fn short_estimate_is_not_zero_for_client() {
+        let busy = Error::new(ErrorKind::Busy).with_retry_after(Duration::from_micros(300));
+        let rejection = LockRejection::new(busy, RequestInfo::UNKNOWN, None);
+        let body: serde_json::Value = serde_json::from_str(rejection.to_response().body()).unwrap();
+        assert_eq!(body["retry_after_ms"], 1);
+    }
+}
