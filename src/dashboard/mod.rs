@@ -68,9 +68,6 @@ mod publisher;
 mod recorder;
 mod router;
 
-#[cfg(test)]
-mod tests;
-
 pub use force_release::{ForceRelease, Veto};
 pub use operator::Operator;
 pub use router::{Dashboard, router};

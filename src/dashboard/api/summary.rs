@@ -21,7 +21,7 @@ pub(in crate::dashboard) async fn summary(
         return too_many(retry_after);
     }
     let settings = board.locks.settings();
-    let walk = board.locks.walk(Order::Waiters, 0, 0).await;
+    let walk = board.locks.walk(Order::Waiters, 0).await;
     let counts = walk.counts;
     let operator = extensions.get::<Operator>().map(Operator::name);
     let peers = board.peers.iter();
@@ -51,7 +51,6 @@ pub(in crate::dashboard) async fn summary(
             "queued": counts.queued,
             "lanes": counts.lanes,
             "unreleased": counts.unreleased,
-            "sampled": walk.sampled,
         },
         "capabilities": { "force_release": board.audit.is_some() },
     }))
