@@ -16,6 +16,7 @@ use super::grant::Grant;
 use super::hot::HotKey;
 use super::lane::{HeldBy, Lane};
 use super::manager::LockManager;
+use super::options::Options;
 use super::table::SHARDS;
 use crate::backend::Mode;
 use crate::key::KeyMap;
@@ -23,15 +24,6 @@ use crate::{FencingToken, LockKey, Owner};
 
 mod first;
 mod summary;
-
-/// The settings of a manager.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
-    pub(crate) wait: Duration,
-    pub(crate) watchdog_timeout: Duration,
-    pub(crate) max_waiters_per_key: usize,
-    pub(crate) max_waiters: usize,
-}
 
 /// One key that is held or waited for in this process.
 #[derive(Debug, Clone)]
@@ -112,14 +104,8 @@ pub(crate) struct WeakManager {
 }
 
 impl LockManager {
-    pub(crate) fn settings(&self) -> Settings {
-        let options = &self.engine().options;
-        Settings {
-            wait: options.wait,
-            watchdog_timeout: options.watchdog_timeout,
-            max_waiters_per_key: options.max_waiters_per_key,
-            max_waiters: options.max_waiters,
-        }
+    pub(crate) fn options(&self) -> &Options {
+        &self.engine().options
     }
 
     pub(crate) fn is_shutting_down(&self) -> bool {
