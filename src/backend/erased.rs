@@ -22,7 +22,7 @@ use super::{
     ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
-use crate::observe::Tally;
+use crate::observe::{Command, CommandOutcome, Tally};
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Outcome<T> = BoxFuture<Result<T, BackendError>>;
@@ -54,93 +54,191 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn immediate(&self) -> Option<CaughtImmediate<'_>>;
 }
 
-/// Returns the backend without its type. The tally counts the time of its commands, unless it replies without waiting.
-pub(crate) fn erased(backend: impl Backend, tally: &Arc<Tally>) -> Arc<dyn ErasedBackend> {
-    #[cfg(feature = "metrics")]
-    if Backend::immediate(&backend).is_none() {
-        return Arc::new(super::metered::Metered::new(backend, Arc::clone(tally)));
-    }
-    let _unused_without_metrics = tally;
-    Arc::new(backend)
+/// A backend whose type is not named, and the counts of its commands.
+pub(crate) struct Erased<B> {
+    pub(in crate::backend) backend: B,
+    /// `None` if the commands are not timed.
+    tally: Option<Arc<Tally>>,
 }
 
-impl<B: Backend> ErasedBackend for B {
+impl<B: Backend> Erased<B> {
+    pub(crate) fn new(backend: B) -> Arc<Self> {
+        let tally = None;
+        Arc::new(Self { backend, tally })
+    }
+
+    /// Counts the time of each command, unless the backend replies without waiting. A batch is one command.
+    pub(crate) fn counted_by(backend: B, tally: &Arc<Tally>) -> Arc<Self> {
+        let is_timed = cfg!(feature = "metrics") && backend.immediate().is_none();
+        if is_timed {
+            tally.set_sends_commands();
+        }
+        let tally = is_timed.then(|| Arc::clone(tally));
+        Arc::new(Self { backend, tally })
+    }
+
+    /// Boxes a command whose panics are errors with an unknown result.
+    pub(in crate::backend) fn one<T: 'static, F>(
+        self: Arc<Self>,
+        command: impl Into<Option<Command>>,
+        call: impl FnOnce(Arc<Self>) -> F,
+    ) -> Outcome<T>
+    where
+        F: Future<Output = Result<T, BackendError>> + Send + 'static,
+    {
+        let timer = command.into().and_then(|command| self.timer(command));
+        Box::pin(Caught {
+            command: call(self),
+            finish: move |polled: Result<Result<T, _>, _>| {
+                let outcome = polled.and_then(|outcome| outcome);
+                timer.iter().for_each(|timer| timer.ended([&outcome]));
+                outcome
+            },
+        })
+    }
+
+    /// Boxes a command on `count` items. Each missing result, and after a panic each result, is an error with
+    /// an unknown result. Surplus results are dropped.
+    fn batch<T: Clone + 'static, F>(
+        self: Arc<Self>,
+        command: Command,
+        count: usize,
+        call: impl FnOnce(Arc<Self>) -> F,
+    ) -> Outcomes<T>
+    where
+        F: Future<Output = Vec<Result<T, BackendError>>> + Send + 'static,
+    {
+        let timer = self.timer(command);
+        Box::pin(Caught {
+            command: call(self),
+            finish: move |polled: Result<Vec<_>, _>| {
+                let mut outcomes = polled.unwrap_or_else(|panicked| vec![Err(panicked); count]);
+                outcomes.resize_with(count, || Err(BackendError::no_outcome()));
+                timer.iter().for_each(|timer| timer.ended(&outcomes));
+                outcomes
+            },
+        })
+    }
+
+    fn timer(&self, command: Command) -> Option<Timer> {
+        Some(Timer {
+            tally: Arc::clone(self.tally.as_ref()?),
+            command,
+            since: Instant::now(),
+        })
+    }
+}
+
+/// Counts the time of one command.
+struct Timer {
+    tally: Arc<Tally>,
+    command: Command,
+    since: Instant,
+}
+
+impl Timer {
+    fn ended<'a, T: 'a>(&self, replies: impl IntoIterator<Item = &'a Result<T, BackendError>>) {
+        let outcomes = replies.into_iter().map(|reply| match reply {
+            Ok(_) => CommandOutcome::Done,
+            Err(error) if error.may_have_taken_effect() => CommandOutcome::Unknown,
+            Err(_) => CommandOutcome::Refused,
+        });
+        let worst = outcomes.max().unwrap_or(CommandOutcome::Done);
+        (self.tally).command(self.command, worst, self.since.elapsed());
+    }
+}
+
+impl<B: Backend> ErasedBackend for Erased<B> {
     fn try_acquire(self: Arc<Self>, mut request: AcquireRequest) -> Outcome<Acquired> {
         request.key.make_stored();
-        outcome(async move { Backend::try_acquire(&*self, &request).await })
+        self.one(Command::Acquire, |it| async move {
+            it.backend.try_acquire(&request).await
+        })
     }
 
     fn contend(self: Arc<Self>, mut request: ContendRequest) -> Outcome<Contended> {
         request.key.make_stored();
-        outcome(async move { Backend::contend(&*self, &request).await })
+        self.one(Command::Contend, |it| async move {
+            it.backend.contend(&request).await
+        })
     }
 
     fn leave(self: Arc<Self>, mut leases: Vec<Release>) -> Outcomes<Released> {
         leases.iter_mut().for_each(|it| it.key.make_stored());
         let count = leases.len();
-        outcomes(count, async move { Backend::leave(&*self, &leases).await })
+        self.batch(Command::Leave, count, |it| async move {
+            it.backend.leave(&leases).await
+        })
     }
 
     fn renew(self: Arc<Self>, mut renewals: Vec<Renewal>) -> Outcomes<Renewed> {
         renewals.iter_mut().for_each(|it| it.key.make_stored());
         let count = renewals.len();
-        outcomes(
-            count,
-            async move { Backend::renew(&*self, &renewals).await },
-        )
+        self.batch(Command::Renew, count, |it| async move {
+            it.backend.renew(&renewals).await
+        })
     }
 
     fn release(self: Arc<Self>, mut leases: Vec<Release>) -> Outcomes<Released> {
         leases.iter_mut().for_each(|it| it.key.make_stored());
         let count = leases.len();
-        outcomes(
-            count,
-            async move { Backend::release(&*self, &leases).await },
-        )
+        self.batch(Command::Release, count, |it| async move {
+            it.backend.release(&leases).await
+        })
     }
 
     fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept> {
-        outcome(async move { Backend::release_or_keep(&*self, &request).await })
+        self.one(Command::ReleaseOrKeep, |it| async move {
+            it.backend.release_or_keep(&request).await
+        })
     }
 
     fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended> {
-        outcome(async move { Backend::extend(&*self, &request).await })
+        self.one(Command::Extend, |it| async move {
+            it.backend.extend(&request).await
+        })
     }
 
     fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded> {
-        outcome(async move { Backend::downgrade(&*self, &lease).await })
+        self.one(Command::Downgrade, |it| async move {
+            it.backend.downgrade(&lease).await
+        })
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
-        Backend::watch(self, key.stored(), manager)
+        self.backend.watch(key.stored(), manager)
     }
 
     fn recoveries(&self) -> Hints {
-        Backend::recoveries(self)
+        self.backend.recoveries()
     }
 
     fn modes(&self) -> Modes {
-        Backend::modes(self)
+        self.backend.modes()
     }
 
     fn group(&self, key: &LockKey) -> u64 {
-        Backend::group(self, key.stored())
+        self.backend.group(key.stored())
     }
 
     fn tokens_per_counter(&self) -> u32 {
-        Backend::tokens_per_counter(self)
+        self.backend.tokens_per_counter()
     }
 
     fn response_timeout(&self) -> Duration {
-        Backend::response_timeout(self)
+        self.backend.response_timeout()
     }
 
     fn inspect(self: Arc<Self>, key: LockKey) -> Outcome<Option<Holder>> {
-        outcome(async move { Backend::inspect(&*self, &key).await })
+        self.one(Command::Inspect, |it| async move {
+            it.backend.inspect(&key).await
+        })
     }
 
     fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased> {
-        outcome(async move { Backend::force_release(&*self, &key).await })
+        self.one(Command::ForceRelease, |it| async move {
+            it.backend.force_release(&key).await
+        })
     }
 
     fn force_release_held_by(
@@ -148,11 +246,13 @@ impl<B: Backend> ErasedBackend for B {
         key: LockKey,
         holder: String,
     ) -> Outcome<ForceReleased> {
-        outcome(async move { Backend::force_release_held_by(&*self, &key, &holder).await })
+        self.one(Command::ForceRelease, |it| async move {
+            it.backend.force_release_held_by(&key, &holder).await
+        })
     }
 
     fn immediate(&self) -> Option<CaughtImmediate<'_>> {
-        Backend::immediate(self).map(CaughtImmediate)
+        self.backend.immediate().map(CaughtImmediate)
     }
 }
 
@@ -180,32 +280,6 @@ impl Immediate for CaughtImmediate<'_> {
         }
         caught(|| self.0.release(lease, now))?
     }
-}
-
-/// Boxes a command whose panics are errors with an unknown result.
-pub(in crate::backend) fn outcome<T: 'static>(
-    command: impl Future<Output = Result<T, BackendError>> + Send + 'static,
-) -> Outcome<T> {
-    Box::pin(Caught {
-        command,
-        finish: |polled: Result<Result<T, _>, _>| polled.and_then(|outcome| outcome),
-    })
-}
-
-/// Boxes a command on `count` items. Each missing result, and after a panic each result, is an error with
-/// an unknown result. Surplus results are dropped.
-fn outcomes<T: Clone + 'static>(
-    count: usize,
-    command: impl Future<Output = Vec<Result<T, BackendError>>> + Send + 'static,
-) -> Outcomes<T> {
-    Box::pin(Caught {
-        command,
-        finish: move |polled: Result<Vec<_>, _>| {
-            let mut outcomes = polled.unwrap_or_else(|panicked| vec![Err(panicked); count]);
-            outcomes.resize_with(count, || Err(BackendError::no_outcome()));
-            outcomes
-        },
-    })
 }
 
 pin_project! {

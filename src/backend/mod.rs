@@ -11,8 +11,6 @@ mod contract;
 mod erased;
 mod hints;
 mod memory;
-#[cfg(feature = "metrics")]
-mod metered;
 mod queue;
 mod quorum;
 #[cfg(feature = "redis")]
@@ -31,4 +29,4 @@ pub use queue::{ContendRequest, Contended, TransferTerms};
 pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
 pub(crate) use contract::LATE;
-pub(crate) use erased::{BoxFuture, ErasedBackend, erased};
+pub(crate) use erased::{BoxFuture, Erased, ErasedBackend};

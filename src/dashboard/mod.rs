@@ -63,9 +63,6 @@ mod protect;
 mod readings;
 mod router;
 
-#[cfg(test)]
-mod tests;
-
 pub use force_release::{ForceRelease, Veto};
 pub use operator::Operator;
 pub use router::{Dashboard, router};

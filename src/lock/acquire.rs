@@ -4,7 +4,6 @@ mod future;
 
 use std::fmt;
 use std::future::Future;
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,9 +75,9 @@ pub struct Acquire {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     name: Name,
-    /// The limit of permits, if the acquire asks for those in place of locks. `NonZeroU16::MAX` stands for 0 and for
-    /// all larger limits, which are as invalid.
-    permits: Option<NonZeroU16>,
+    /// The limit of permits, if the acquire asks for those in place of locks. The first poll checks it, and rejects what
+    /// a `u16` cannot hold as its largest number.
+    permits: Option<u16>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -191,8 +190,7 @@ impl Acquire {
     ///
     /// The tokens of permits do not fence their holders from each other.
     pub fn permits(mut self, limit: u32) -> Self {
-        let limit = u16::try_from(limit).ok().and_then(NonZeroU16::new);
-        self.permits = limit.or(Some(NonZeroU16::MAX));
+        self.permits = Some(u16::try_from(limit).unwrap_or(u16::MAX));
         self
     }
 

@@ -10,7 +10,7 @@ use super::options::Options;
 #[cfg(feature = "tracing")]
 use super::trace_keys::TraceKeys;
 use crate::ConfigError;
-use crate::backend::{Backend, ErasedBackend, erased};
+use crate::backend::{Backend, Erased, ErasedBackend};
 use crate::observe::Tally;
 use crate::task::{Handle, NoTimers, Runtime, timers_work};
 #[cfg(feature = "test-util")]
@@ -30,7 +30,7 @@ impl LockManager {
     pub fn builder(backend: impl Backend) -> LockManagerBuilder {
         let tally = Arc::default();
         LockManagerBuilder {
-            backend: erased(backend, &tally),
+            backend: Erased::counted_by(backend, &tally),
             options: Options::default(),
             runtime: None,
             tally,

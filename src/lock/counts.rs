@@ -30,9 +30,9 @@ pub(crate) struct Counts {
     pub(crate) oldest_wait: Option<Duration>,
 }
 
-/// The totals of a shard, which has all lanes of a key.
-#[derive(Debug, Default, Clone)]
-pub(super) struct ShardCounts {
+/// The totals of the lanes that were read so far.
+#[derive(Debug, Default)]
+pub(super) struct Counting {
     counts: Counts,
     /// The keys of the permits.
     permits: KeyMap<Once>,
@@ -76,7 +76,7 @@ impl Once {
     }
 }
 
-impl ShardCounts {
+impl Counting {
     pub(super) fn add(&mut self, key: &LockKey, lane: &Lane) {
         let counts = &mut self.counts;
         counts.waiting += lane.waiters();
@@ -106,7 +106,7 @@ impl ShardCounts {
         counts.oldest_hold = counts.oldest_hold.max(held);
     }
 
-    /// Returns the totals after all lanes of the shard.
+    /// Returns the totals after all lanes.
     pub(super) fn finish(self, lanes: &Lanes) -> Counts {
         let Self {
             mut counts,
@@ -124,10 +124,9 @@ impl ShardCounts {
 impl Counts {
     /// Counts all lanes.
     pub(super) fn of(lanes: &Lanes) -> Self {
-        let shards = lanes.fold_shards(ShardCounts::default(), |shard, key, lane| {
-            shard.add(key, lane);
-        });
-        shards.fold(Self::default(), |all, shard| all.plus(shard.finish(lanes)))
+        let mut counting = Counting::default();
+        lanes.inspect_all(|key, lane| counting.add(key, lane));
+        counting.finish(lanes)
     }
 
     fn add_key(&mut self, once: Once) {
@@ -135,45 +134,5 @@ impl Counts {
         self.held += usize::from(once.is_held);
         self.queued += usize::from(once.is_queued);
         self.shown += usize::from(once.is_shown);
-    }
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        Self {
-            lanes: self.lanes + other.lanes,
-            held: self.held + other.held,
-            exclusive: self.exclusive + other.exclusive,
-            shared: self.shared + other.shared,
-            permits: self.permits + other.permits,
-            waiting: self.waiting + other.waiting,
-            queued: self.queued + other.queued,
-            unreleased: self.unreleased + other.unreleased,
-            shown: self.shown + other.shown,
-            #[cfg(feature = "dashboard")]
-            oldest_hold: self.oldest_hold.max(other.oldest_hold),
-            #[cfg(feature = "dashboard")]
-            oldest_wait: self.oldest_wait.max(other.oldest_wait),
-        }
-    }
-
-    /// Estimates the numbers of all lanes from those of one in `part`.
-    #[cfg(feature = "dashboard")]
-    pub(super) fn multiply(&mut self, part: usize) {
-        let Self {
-            lanes,
-            held,
-            exclusive,
-            shared,
-            permits,
-            waiting,
-            queued,
-            unreleased,
-            shown,
-            ..
-        } = self;
-        for count in [
-            lanes, held, exclusive, shared, permits, waiting, queued, unreleased, shown,
-        ] {
-            *count *= part;
-        }
     }
 }

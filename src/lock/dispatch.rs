@@ -162,8 +162,9 @@ impl Engine {
     /// Drops the expired leases that no runtime is left to return.
     pub(super) fn forget_expired(self: &Arc<Self>) {
         let now = Moment::now();
-        // Few lanes are expired, and events of the others wait only for a part of their shard.
-        let expired = self.lanes.fold(Vec::new(), |expired, key, lane| {
+        // Few lanes are expired.
+        let mut expired = Vec::new();
+        self.lanes.inspect_all(|key, lane| {
             if lane.is_return_over(now) {
                 expired.push(key.clone());
             }

@@ -134,13 +134,13 @@ impl Engine {
 
     /// Returns the lanes of the permits of `key`, each with its lease.
     pub(super) fn permits_of(&self, key: &LockKey) -> KeyMap<Option<LeaseNumber>> {
-        let permits = KeyMap::default();
-        if !self.has_permits() {
-            return permits;
+        let mut permits = KeyMap::default();
+        if self.has_permits() {
+            self.lanes.inspect_permits(key, |key, lane| {
+                permits.insert(key.clone(), lane.lease_number());
+            });
         }
-        self.lanes.fold_permits(key, permits, |permits, key, lane| {
-            permits.insert(key.clone(), lane.lease_number());
-        })
+        permits
     }
 
     pub(super) fn is_closing(&self) -> bool {

@@ -1,9 +1,8 @@
 //! A list that is mostly empty.
 
-use std::iter::Chain;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::{mem, option, slice, vec};
+use std::{mem, slice};
 
 /// A list that mostly has at most one item, which needs no allocation. One comparison shows that it is empty.
 #[derive(Debug, Default)]
@@ -32,31 +31,41 @@ impl<T> Few<T> {
 
     #[cold]
     fn push_further(&mut self, item: T) {
-        match self {
-            Self::Empty => *self = Self::One(item),
-            Self::Several(items) => items.push(item),
-            Self::One(_) => {
-                let first = mem::take(self).into_iter();
-                *self = Self::Several(first.chain([item]).collect());
+        *self = match mem::take(self) {
+            Self::Empty => Self::One(item),
+            Self::One(first) => Self::Several(vec![first, item]),
+            Self::Several(mut items) => {
+                items.push(item);
+                Self::Several(items)
             }
-        }
+        };
     }
 
     pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        for item in mem::take(self) {
-            if keep(&item) {
-                self.push(item);
+        match self {
+            Self::One(item) if !keep(item) => *self = Self::Empty,
+            Self::Several(items) => {
+                items.retain(keep);
+                if items.is_empty() {
+                    *self = Self::Empty;
+                }
             }
+            Self::Empty | Self::One(_) => {}
         }
     }
 
     #[cfg(test)]
     #[track_caller]
     pub(super) fn remove(&mut self, at: usize) -> T {
-        let mut items: Vec<_> = mem::take(self).into_iter().collect();
-        let removed = items.remove(at);
-        items.into_iter().for_each(|item| self.push(item));
-        removed
+        match mem::take(self) {
+            Self::Several(mut items) => {
+                let removed = items.remove(at);
+                items.into_iter().for_each(|item| self.push(item));
+                removed
+            }
+            Self::One(item) if at == 0 => item,
+            Self::Empty | Self::One(_) => panic!("no item {at}"),
+        }
     }
 }
 
@@ -69,20 +78,6 @@ impl<T> Deref for Few<T> {
             Self::One(item) => slice::from_ref(item),
             Self::Several(items) => items,
         }
-    }
-}
-
-impl<T> IntoIterator for Few<T> {
-    type Item = T;
-    type IntoIter = Chain<option::IntoIter<T>, vec::IntoIter<T>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        let (one, several) = match self {
-            Self::Empty => (None, Vec::new()),
-            Self::One(item) => (Some(item), Vec::new()),
-            Self::Several(items) => (None, items),
-        };
-        one.into_iter().chain(several)
     }
 }
 
@@ -100,7 +95,7 @@ mod tests {
         few.retain(|item| *item != 1);
         assert_eq!(*few, [0, 2, 3]);
         assert_eq!(few.remove(1), 2);
-        assert!(few.into_iter().eq([0, 3]));
+        assert_eq!(*few, [0, 3]);
     }
 
     #[test]

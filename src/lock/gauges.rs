@@ -80,7 +80,7 @@ impl Engine {
     fn gauges(self: &Arc<Self>) -> Gauges {
         self.forget_expired();
         let now = Moment::now();
-        let gauges = Gauges {
+        let mut gauges = Gauges {
             held: [[0; Mode::COUNT]; Name::COUNT],
             waiting: [0; Name::COUNT],
             waiting_limit: self.options.max_waiters,
@@ -89,7 +89,7 @@ impl Engine {
             oldest_wait: Duration::ZERO,
             watchdog_lag: self.tally.watchdog_lag(),
         };
-        self.lanes.fold(gauges, |gauges, _, lane| {
+        self.lanes.inspect_all(|_, lane| {
             gauges.unreleased += usize::from(lane.is_returning());
             let mode = lane.mode() as usize;
             for grant in lane.holders() {
@@ -100,7 +100,8 @@ impl Engine {
                 gauges.waiting[claim.name.number()] += 1;
                 gauges.oldest_wait = gauges.oldest_wait.max(now.since(claim.since));
             }
-        })
+        });
+        gauges
     }
 }
 

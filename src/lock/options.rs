@@ -19,11 +19,11 @@ const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MAX_PERMITS: u16 = 10_000;
 
 #[derive(Debug, Clone)]
-pub(super) struct Options {
-    pub(super) wait: Duration,
-    pub(super) watchdog_timeout: Duration,
-    pub(super) max_waiters_per_key: usize,
-    pub(super) max_waiters: usize,
+pub(crate) struct Options {
+    pub(crate) wait: Duration,
+    pub(crate) watchdog_timeout: Duration,
+    pub(crate) max_waiters_per_key: usize,
+    pub(crate) max_waiters: usize,
     pub(super) read_ahead: usize,
     pub(super) max_read_ahead: usize,
     #[cfg(feature = "tracing")]

@@ -135,8 +135,7 @@ impl LockInfo {
         let mut here = Here::default();
         engine.event(key, |lane, _| here.add(lane, now));
         if engine.has_permits() {
-            let lanes = &engine.lanes;
-            here = lanes.fold_permits(key, here, |here, _, lane| here.add(lane, now));
+            (engine.lanes).inspect_permits(key, |_, lane| here.add(lane, now));
         }
         let (owner, hold_count) = match here.first {
             Some(grant) => (grant.owner().to_string(), grant.holds().into()),

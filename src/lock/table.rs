@@ -17,16 +17,12 @@ use crate::task::RuntimeId;
 mod parts;
 mod round;
 
-#[cfg(feature = "dashboard")]
-pub(super) use parts::{Part, Place};
 pub(super) use round::{DueRenewal, Round};
 
 pub(super) const SHARDS: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// The number of times that the table may have moved its lanes.
-    moves: u64,
     /// Boxed because a table reserves space for many more lanes than it holds.
     lanes: HashTable<Box<Slot>>,
     /// The box of the lane that left last, so that a key that comes and goes allocates none.
@@ -95,10 +91,9 @@ impl Lanes {
             (Ok(mut slot), _) => self.schedule(slot.get_mut(), hash, &mut shard.deadlines, effects),
             (Err(absent), Some(mut slot)) if !is_idle => {
                 let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
-                let table = absent.into_table();
-                // A full table grows, or cleans itself up within its memory.
-                shard.moves += u64::from(table.len() == table.capacity());
-                table.insert_unique(hash, slot, |slot| slot.key.hash_code());
+                absent
+                    .into_table()
+                    .insert_unique(hash, slot, |slot| slot.key.hash_code());
                 entered
             }
             (Err(_), fresh) => {
@@ -196,24 +191,6 @@ impl Lanes {
         slot.map(|slot| look(&slot.lane))
     }
 
-    /// Reads the lanes whose keys have this hash code.
-    #[cfg(feature = "dashboard")]
-    pub(super) fn inspect_hash(&self, hash: u64, mut look: impl FnMut(&LockKey, &Lane)) {
-        let shard = lock(&self.shards[shard_of(hash)]);
-        // Other keys may share the bits that the table compares.
-        let slots = (shard.lanes.iter_hash(hash)).filter(|slot| slot.key.hash_code() == hash);
-        slots.for_each(|slot| look(&slot.key, &slot.lane));
-    }
-
-    /// Returns the number of lanes.
-    #[cfg(feature = "dashboard")]
-    pub(super) fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| lock(shard).lanes.len())
-            .sum()
-    }
-
     /// Returns the runtimes in which lanes have background work.
     pub(super) fn homes(&self) -> Vec<RuntimeId> {
         let mut homes = Vec::new();
@@ -262,14 +239,9 @@ impl Lanes {
     }
 
     fn have_left(&self, mut shard: MutexGuard<'_, Shard>) {
-        if shard.lanes.is_empty() {
-            // An empty shard frees its memory after a burst.
-            if shard.lanes.capacity() > 1024 {
-                *shard = Shard {
-                    moves: shard.moves + 1,
-                    ..Shard::default()
-                };
-            }
+        // An empty shard frees its memory after a burst.
+        if shard.lanes.is_empty() && shard.lanes.capacity() > 1024 {
+            *shard = Shard::default();
         }
         // Under the mutex: `emptied` checks this shard after it has set the flag.
         if self.awaited.load(Ordering::Relaxed) {

@@ -23,8 +23,8 @@ use super::options::Options;
 use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes, Release,
-    Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    Erased, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes,
+    Release, Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use crate::observe::{Name, RequestSpan};
 use crate::task::RuntimeId;
@@ -193,7 +193,7 @@ pub(super) fn runtime() -> Runtime {
 
 /// Returns an engine with the runtimes of its two homes.
 pub(super) fn engine_of(runtimes: [&Runtime; 2]) -> (Arc<Engine>, [Arc<Home>; 2]) {
-    let backend = Arc::new(Slow {
+    let backend = Erased::new(Slow {
         release_takes: SECOND,
         ..Slow::default()
     });

@@ -1,6 +1,6 @@
-//! The leases of unknown fate, by key: the backend may or may not hold them.
+//! The leases of unknown fate: the backend may or may not hold them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,11 +14,10 @@ use crate::jitter::jittered;
 /// The most leases of one command.
 pub(super) const BATCH: usize = 100;
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// The time from a failure to the next commands, for all leases whose release failed until then.
+const RETRY: Duration = Duration::from_millis(250);
 
-/// The unresolved leases of one runtime. Each key has at most one release command in flight, and one
-/// per backoff step.
+/// The unresolved leases of one runtime. Each lease has at most one release in flight.
 #[derive(Debug, Default)]
 pub(super) struct Unresolved {
     state: Mutex<State>,
@@ -28,12 +27,15 @@ pub(super) struct Unresolved {
     finished: Notify,
 }
 
+type Id = (LockKey, LeaseNumber);
+
 #[derive(Debug, Default)]
 struct State {
-    keys: BTreeMap<LockKey, Unknown>,
-    /// The keys without a command in flight, in the order of their next commands. A backend that is down for long
-    /// leaves many of them.
-    waiting: BTreeSet<(DueTime, LockKey)>,
+    leases: BTreeMap<Id, Unknown>,
+    /// The leases to release now, in this order. Some may have left since.
+    due: VecDeque<Id>,
+    /// When the leases whose release failed are due again.
+    retry_at: Option<Moment>,
     /// The attempts in flight whose leases are unresolved once they have replies.
     attempts: usize,
     running: bool,
@@ -41,9 +43,8 @@ struct State {
 
 #[derive(Debug)]
 struct Unknown {
-    leases: Vec<UnknownLease>,
-    backoff: Duration,
-    next: Progress,
+    lease: UnknownLease,
+    progress: Progress,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +54,6 @@ pub(super) struct UnknownLease {
     until: Moment,
     /// When an attempt was added that the backend may grant after a release that was sent before.
     attempted: Option<Moment>,
-    /// It was attempted again after its last release was sent.
-    again: bool,
 }
 
 impl UnknownLease {
@@ -72,31 +71,24 @@ impl UnknownLease {
             number,
             until,
             attempted: None,
-            again: false,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    Waiting(DueTime),
-    /// `again`: the backend has recovered since the command was sent.
+    Due,
+    Failed,
+    /// `again`: since the release was sent, the lease was attempted again, or the backend has recovered.
     InFlight {
         again: bool,
     },
 }
 
-/// When the next command of a key is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum DueTime {
-    AtOnce,
-    At(Moment),
-}
-
 /// What the task has to do.
 #[derive(Debug)]
 pub(super) enum Step {
-    Release(Vec<(LockKey, LeaseNumber)>),
+    Release(Vec<Id>),
     WaitUntil(Moment),
     /// Wait for the commands in flight.
     Wait,
@@ -104,8 +96,49 @@ pub(super) enum Step {
 }
 
 impl Unknown {
-    fn find(&mut self, number: LeaseNumber) -> Option<&mut UnknownLease> {
-        self.leases.iter_mut().find(|known| known.number == number)
+    /// The reply to a release in flight is not the last word.
+    fn release_again(&mut self) {
+        if let Progress::InFlight { again } = &mut self.progress {
+            *again = true;
+        }
+    }
+}
+
+impl State {
+    /// Makes the leases due whose release failed.
+    fn retry(&mut self) {
+        self.retry_at = None;
+        for (id, unknown) in &mut self.leases {
+            if unknown.progress == Progress::Failed {
+                unknown.progress = Progress::Due;
+                self.due.push_back(id.clone());
+            }
+        }
+    }
+
+    /// Returns the leases of one command, or an empty list if none is due.
+    fn take_due(&mut self) -> Vec<Id> {
+        let mut taken = Vec::new();
+        while taken.len() < BATCH
+            && let Some(id) = self.due.pop_front()
+        {
+            if let Some(unknown) = self.leases.get_mut(&id)
+                && unknown.progress == Progress::Due
+            {
+                unknown.progress = Progress::InFlight { again: false };
+                taken.push(id);
+            }
+        }
+        taken
+    }
+
+    /// Ends the task, and returns its leases. The attempts in flight stay.
+    fn stop(&mut self) -> BTreeMap<Id, Unknown> {
+        let stopped = Self {
+            attempts: self.attempts,
+            ..Self::default()
+        };
+        std::mem::replace(self, stopped).leases
     }
 }
 
@@ -116,8 +149,7 @@ impl Unresolved {
 
     pub(super) fn len(&self) -> usize {
         let state = self.state();
-        let leases = state.keys.values().map(|key| key.leases.len());
-        state.attempts + leases.sum::<usize>()
+        state.attempts + state.leases.len()
     }
 
     /// Completes when nothing is left.
@@ -136,26 +168,22 @@ impl Unresolved {
 
     /// Adds a lease. Returns `true` if the task does not run, so the caller has to start it.
     pub(super) fn add(&self, key: LockKey, lease: UnknownLease) -> bool {
+        let id = (key, lease.number);
         let start = {
             let mut state = self.state();
-            let State { keys, waiting, .. } = &mut *state;
-            let unknown = keys.entry(key).or_insert_with_key(|key| {
-                waiting.insert((DueTime::AtOnce, key.clone()));
-                Unknown {
-                    leases: Vec::new(),
-                    backoff: FIRST_BACKOFF,
-                    next: Progress::Waiting(DueTime::AtOnce),
-                }
-            });
-            match unknown.find(lease.number) {
+            match state.leases.get_mut(&id) {
                 Some(known) => {
-                    known.until = known.until.max(lease.until);
+                    known.lease.until = known.lease.until.max(lease.until);
                     if lease.attempted.is_some() {
-                        known.attempted = lease.attempted;
-                        known.again = true;
+                        known.lease.attempted = lease.attempted;
+                        known.release_again();
                     }
                 }
-                None => unknown.leases.push(lease),
+                None => {
+                    let progress = Progress::Due;
+                    (state.leases).insert(id.clone(), Unknown { lease, progress });
+                    state.due.push_back(id);
+                }
             }
             !std::mem::replace(&mut state.running, true)
         };
@@ -164,52 +192,27 @@ impl Unresolved {
     }
 
     pub(super) fn has(&self, key: &LockKey, lease: LeaseNumber) -> bool {
-        let mut state = self.state();
-        let unknown = state.keys.get_mut(key);
-        unknown.is_some_and(|unknown| unknown.find(lease).is_some())
+        self.state().leases.contains_key(&(key.clone(), lease))
     }
 
     pub(super) fn forget_expired(&self, now: Moment) {
-        let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        keys.retain(|key, unknown| {
-            unknown.leases.retain(|lease| lease.until > now);
-            let stays = !unknown.leases.is_empty();
-            if !stays && let Progress::Waiting(due) = unknown.next {
-                waiting.remove(&(due, key.clone()));
-            }
-            stays
-        });
+        (self.state().leases).retain(|_, unknown| unknown.lease.until > now);
     }
 
     /// Returns what the task does next.
     pub(super) fn next_step(&self, now: Moment) -> Step {
         let mut state = self.state();
-        if state.keys.is_empty() {
-            state.running = false;
+        if state.leases.is_empty() {
+            drop(state.stop());
             return Step::End;
         }
-        let State { keys, waiting, .. } = &mut *state;
-        let mut due = Vec::new();
-        while due.len() < BATCH
-            && waiting
-                .first()
-                .is_some_and(|(due, _)| *due <= DueTime::At(now))
-            && let Some((_, key)) = waiting.pop_first()
-        {
-            let Some(unknown) = keys.get_mut(&key) else {
-                unreachable!("BUG: a key that waits is unresolved");
-            };
-            unknown.next = Progress::InFlight { again: false };
-            for lease in unknown.leases.iter_mut().take(BATCH - due.len()) {
-                lease.again = false;
-                due.push((key.clone(), lease.number));
-            }
+        if state.retry_at.is_some_and(|at| at <= now) {
+            state.retry();
         }
-        match waiting.first() {
+        let due = state.take_due();
+        match state.retry_at {
             _ if !due.is_empty() => Step::Release(due),
-            Some((DueTime::At(at), _)) => Step::WaitUntil(*at),
-            Some((DueTime::AtOnce, _)) => unreachable!("BUG: what is due at once was released"),
+            Some(at) => Step::WaitUntil(at),
             None => Step::Wait,
         }
     }
@@ -225,61 +228,33 @@ impl Unresolved {
         self.finished.notify_waiters();
     }
 
-    /// Applies the reply for a key, whose leases `resolved` are released. The task has to be notified afterwards.
+    /// Applies the reply to a release. The task has to be notified afterwards.
     pub(super) fn replied(
         &self,
         key: &LockKey,
-        resolved: &[LeaseNumber],
-        failed: bool,
+        lease: LeaseNumber,
+        is_released: bool,
         now: Moment,
     ) {
+        let id = (key.clone(), lease);
         let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        let Some(unknown) = keys.get_mut(key) else {
+        let Some(unknown) = state.leases.get_mut(&id) else {
             return;
         };
-        if let Progress::Waiting(due) = unknown.next {
-            waiting.remove(&(due, key.clone()));
-        }
-        unknown.leases.retain(|lease| {
-            lease.until > now && (lease.again || !resolved.contains(&lease.number))
-        });
-        if unknown.leases.is_empty() {
-            keys.remove(key);
+        if unknown.progress == (Progress::InFlight { again: true }) && unknown.lease.until > now {
+            unknown.progress = Progress::Due;
+            state.due.push_back(id);
+        } else if is_released || unknown.lease.until <= now {
+            self.remove(state, &id);
         } else {
-            let mut at = now;
-            if failed && unknown.next != (Progress::InFlight { again: true }) {
-                at = now + jittered(unknown.backoff);
-                unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
-            }
-            unknown.next = Progress::Waiting(DueTime::At(at));
-            waiting.insert((DueTime::At(at), key.clone()));
-        }
-        let finished = state.keys.is_empty();
-        drop(state);
-        if finished {
-            self.finished.notify_waiters();
+            unknown.progress = Progress::Failed;
+            (state.retry_at).get_or_insert_with(|| now + jittered(RETRY));
         }
     }
 
-    /// Drops a lease that a command of another task has released, which was sent at `sent_at`. While a command for its key
-    /// is in flight, the reply to that settles it.
-    pub(super) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
-        let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        let Some(unknown) = keys.get_mut(key) else {
-            return;
-        };
-        let Progress::Waiting(due) = unknown.next else {
-            return;
-        };
-        // The backend may have granted it after that command.
-        (unknown.leases).retain(|it| it.number != lease || it.attempted > Some(sent_at));
-        if unknown.leases.is_empty() {
-            waiting.remove(&(due, key.clone()));
-            keys.remove(key);
-        }
-        let finished = state.keys.is_empty();
+    fn remove(&self, mut state: MutexGuard<'_, State>, id: &Id) {
+        state.leases.remove(id);
+        let finished = state.leases.is_empty();
         drop(state);
         if finished {
             self.changed.notify_one();
@@ -287,35 +262,34 @@ impl Unresolved {
         }
     }
 
+    /// Drops a lease that a command of another task has released, which was sent at `sent_at`. While a release of it is in
+    /// flight, the reply to that settles it.
+    pub(super) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
+        let id = (key.clone(), lease);
+        let state = self.state();
+        let is_settled = state.leases.get(&id).is_some_and(|unknown| {
+            // The backend may have granted it after that command.
+            !matches!(unknown.progress, Progress::InFlight { .. })
+                && unknown.lease.attempted <= Some(sent_at)
+        });
+        if is_settled {
+            self.remove(state, &id);
+        }
+    }
+
     /// Makes all leases due, because the backend is available again.
     pub(super) fn retry_now(&self) {
         let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        waiting.clear();
-        for (key, unknown) in keys {
-            match &mut unknown.next {
-                Progress::Waiting(due) => {
-                    *due = DueTime::AtOnce;
-                    waiting.insert((*due, key.clone()));
-                }
-                Progress::InFlight { again } => *again = true,
-            }
-        }
+        state.retry();
+        state.leases.values_mut().for_each(Unknown::release_again);
     }
 
     /// Removes and returns the leases after the task was dropped with its runtime.
     pub(super) fn abandon(&self) -> Vec<(LockKey, UnknownLease)> {
-        let mut state = self.state();
-        state.running = false;
-        state.waiting.clear();
-        let keys = std::mem::take(&mut state.keys);
-        drop(state);
+        let leases = self.state().stop();
         self.finished.notify_waiters();
-        let leases = |(key, unknown): (LockKey, Unknown)| {
-            let leases = unknown.leases.into_iter();
-            leases.map(move |lease| (key.clone(), lease))
-        };
-        keys.into_iter().flat_map(leases).collect()
+        let lease = |((key, _), unknown): (Id, Unknown)| (key, unknown.lease);
+        leases.into_iter().map(lease).collect()
     }
 }
 

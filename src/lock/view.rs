@@ -10,35 +10,20 @@ use tokio::sync::Notify;
 use self::first::First;
 use self::summary::Summary;
 use super::clock::Moment;
-use super::counts::{Counts, ShardCounts};
+use super::counts::{Counting, Counts};
 use super::engine::Engine;
 use super::grant::Grant;
 use super::hot::HotKey;
 use super::lane::{HeldBy, Lane};
 use super::manager::LockManager;
-use super::table::{Part, Place, SHARDS};
+use super::options::Options;
+use super::table::SHARDS;
 use crate::backend::Mode;
 use crate::key::KeyMap;
 use crate::{FencingToken, LockKey, Owner};
 
 mod first;
 mod summary;
-
-/// The number of parts of shards that a walk reads before other tasks run.
-const AT_ONCE: usize = 8;
-
-/// Above this number of lanes, a walk reads only every fourth shard. Unit tests reach a smaller one.
-const SAMPLED_ABOVE: usize = if cfg!(test) { 1_000 } else { 1_000_000 };
-const SAMPLED_PART: usize = 4;
-
-/// The settings of a manager.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
-    pub(crate) wait: Duration,
-    pub(crate) watchdog_timeout: Duration,
-    pub(crate) max_waiters_per_key: usize,
-    pub(crate) max_waiters: usize,
-}
 
 /// One key that is held or waited for in this process.
 #[derive(Debug, Clone)]
@@ -99,8 +84,6 @@ pub(crate) enum Order {
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
     pub(crate) counts: Counts,
-    /// The numbers are estimates from a part of the lanes.
-    pub(crate) sampled: bool,
     /// The first keys in their order.
     pub(crate) top: Vec<LaneView>,
 }
@@ -121,14 +104,8 @@ pub(crate) struct WeakManager {
 }
 
 impl LockManager {
-    pub(crate) fn settings(&self) -> Settings {
-        let options = &self.engine().options;
-        Settings {
-            wait: options.wait,
-            watchdog_timeout: options.watchdog_timeout,
-            max_waiters_per_key: options.max_waiters_per_key,
-            max_waiters: options.max_waiters,
-        }
+    pub(crate) fn options(&self) -> &Options {
+        &self.engine().options
     }
 
     pub(crate) fn is_shutting_down(&self) -> bool {
@@ -141,9 +118,7 @@ impl LockManager {
         let mut summary = engine.lanes.inspect(key, Summary::of).unwrap_or_default();
         if engine.has_permits() {
             let lanes = &engine.lanes;
-            summary = lanes.fold_permits(key, summary, |all, _, lane| {
-                *all = all.and(Summary::of(lane));
-            });
+            lanes.inspect_permits(key, |_, lane| summary = summary.and(Summary::of(lane)));
         }
         let is_known = summary.is_shown() || summary.is_returning;
         is_known.then(|| summary.view(key, Moment::now(), &engine.tally))
@@ -152,12 +127,11 @@ impl LockManager {
     /// Returns the owners of this process that hold a key, the oldest `limit` first.
     pub(crate) fn owners(&self, key: &LockKey, limit: usize) -> Vec<OwnerView> {
         let engine = self.engine();
-        let add = |grants: &mut Vec<_>, lane: &Lane| grants.extend(lane.holders().map(Arc::clone));
         let mut grants = Vec::new();
-        engine.lanes.inspect(key, |lane| add(&mut grants, lane));
+        let mut add = |lane: &Lane| grants.extend(lane.holders().map(Arc::clone));
+        engine.lanes.inspect(key, &mut add);
         if engine.has_permits() {
-            let lanes = &engine.lanes;
-            grants = lanes.fold_permits(key, grants, |grants, _, lane| add(grants, lane));
+            engine.lanes.inspect_permits(key, |_, lane| add(lane));
         }
         grants.sort_by_key(|grant| grant.granted_at());
         let now = Moment::now();
@@ -174,12 +148,9 @@ impl LockManager {
 
     /// Reads all lanes, and returns the first `limit` keys in `order`.
     ///
-    /// The mutex of a shard is locked for a part of it at a time, and other tasks run after every eighth part, so a
-    /// walk delays no request. `turn` selects the shards that are read if there are too many lanes.
-    pub(crate) async fn walk(&self, order: Order, limit: usize, turn: usize) -> Walk {
+    /// Other tasks run after each shard, so a walk delays no request.
+    pub(crate) async fn walk(&self, order: Order, limit: usize) -> Walk {
         let engine = self.engine();
-        let sampled = engine.lanes.len() > SAMPLED_ABOVE;
-        let part = if sampled { SAMPLED_PART } else { 1 };
         let mut first = First {
             tally: &engine.tally,
             order,
@@ -188,48 +159,35 @@ impl LockManager {
             now: Moment::now(),
             heap: BinaryHeap::with_capacity(limit.saturating_add(1)),
         };
-        let (mut counts, mut expired) = (Counts::default(), Vec::new());
-        let mut pauses = Pauses::default();
-        for shard in (turn % part..SHARDS).step_by(part) {
-            let (mut read, mut permits) = (ShardCounts::default(), KeyMap::<Summary>::default());
-            let mut place = Some(Place::start_of(shard));
-            while let Some(at) = place {
-                pauses.pause().await;
-                let part = engine.lanes.inspect_part(at, |key, lane| {
-                    if lane.is_return_over(first.now) {
-                        expired.push(key.clone());
-                    }
-                    read.add(key, lane);
-                    read.add_times(lane, first.now);
-                    let summary = Summary::of(lane);
-                    if key.is_of_permit() {
-                        let permits = permits.entry(key.stored().clone()).or_default();
-                        *permits = permits.and(summary);
-                    } else {
-                        first.add(key, summary);
-                    }
-                });
-                place = match part {
-                    Part::Read(next) => next,
-                    Part::Moved => {
-                        (read, permits) = Default::default();
-                        Some(Place::start_of(shard))
-                    }
-                };
-            }
-            for (key, permits) in permits {
-                let others = engine.lanes.inspect(&key, Summary::of).unwrap_or_default();
-                // Alone, they came later in the order.
-                first.add(&key, permits.and(others));
-            }
-            counts = counts.plus(read.finish(&engine.lanes));
+        let (mut counting, mut expired) = (Counting::default(), Vec::new());
+        let mut permits = KeyMap::<Summary>::default();
+        for shard in 0..SHARDS {
+            engine.lanes.inspect_shard(shard, |key, lane| {
+                if lane.is_return_over(first.now) {
+                    expired.push(key.clone());
+                }
+                counting.add(key, lane);
+                counting.add_times(lane, first.now);
+                let summary = Summary::of(lane);
+                if key.is_of_permit() {
+                    let permits = permits.entry(key.stored().clone()).or_default();
+                    *permits = permits.and(summary);
+                } else {
+                    first.add(key, summary);
+                }
+            });
+            tokio::task::yield_now().await;
         }
+        for (key, permits) in permits {
+            let others = engine.lanes.inspect(&key, Summary::of).unwrap_or_default();
+            // Alone, they came later in the order.
+            first.add(&key, permits.and(others));
+        }
+        let mut counts = counting.finish(&engine.lanes);
         engine.forget(&expired, first.now);
-        counts.multiply(part);
         counts.unreleased += engine.unresolved();
         Walk {
             counts,
-            sampled,
             top: first.into_sorted(),
         }
     }
@@ -240,60 +198,30 @@ impl LockManager {
         let lanes = &engine.lanes;
         let (start, mut after) = after;
         let mut page = Page::default();
-        let mut pauses = Pauses::default();
         for shard in start..SHARDS {
             let after = std::mem::take(&mut after);
-            let is_next = |key: &LockKey| after.is_none_or(|after| key.hash_code() > after);
-            let (mut hashes, mut permits) = (Vec::new(), KeyMap::<Summary>::default());
-            let mut place = Some(Place::start_of(shard));
-            while let Some(at) = place {
-                pauses.pause().await;
-                let read = lanes.inspect_part(at, |key, lane| {
-                    if !is_next(key.stored()) || !lane.is_shown() {
-                        return;
-                    }
-                    hashes.push(key.stored().hash_code());
-                    if key.is_of_permit() {
-                        let permits = permits.entry(key.stored().clone()).or_default();
-                        *permits = permits.and(Summary::of(lane));
-                    }
-                });
-                place = match read {
-                    Part::Read(next) => next,
-                    Part::Moved => {
-                        hashes.clear();
-                        permits.clear();
-                        Some(Place::start_of(shard))
-                    }
-                };
-            }
-            hashes.sort_unstable();
-            hashes.dedup();
-            let room = limit - page.rows.len();
-            let is_full = hashes.len() >= room;
-            hashes.truncate(room);
-            let now = Moment::now();
-            let mut add = |key: &LockKey, summary: Summary| {
-                if summary.is_shown() {
-                    page.rows.push(summary.view(key, now, &engine.tally));
+            let mut found = KeyMap::<Summary>::default();
+            lanes.inspect_shard(shard, |key, lane| {
+                let key = key.stored();
+                if after.is_none_or(|after| key.hash_code() > after) {
+                    let summary = found.entry(key.clone()).or_default();
+                    *summary = summary.and(Summary::of(lane));
                 }
-            };
-            for hash in &hashes {
-                lanes.inspect_hash(*hash, |key, lane| {
-                    if !key.is_of_permit() {
-                        let permits = permits.remove(key).unwrap_or_default();
-                        add(key, permits.and(Summary::of(lane)));
-                    }
-                });
-            }
-            // No lane of another mode has their keys.
-            let is_read = |key: &LockKey| hashes.binary_search(&key.hash_code()).is_ok();
-            for (key, summary) in permits.iter().filter(|(key, _)| is_read(key)) {
-                add(key, *summary);
-            }
-            // A key that left between the two looks leaves the page shorter.
+            });
+            tokio::task::yield_now().await;
+            let found = found.into_iter().filter(|(_, it)| it.is_shown());
+            let mut found: Vec<_> = found.collect();
+            found.sort_unstable_by_key(|(key, _)| key.hash_code());
+            let room = limit - page.rows.len();
+            let is_full = found.len() >= room;
+            found.truncate(room);
+            let now = Moment::now();
+            let views = found
+                .iter()
+                .map(|(key, it)| it.view(key, now, &engine.tally));
+            page.rows.extend(views);
             if is_full {
-                page.next = hashes.last().map(|last| (shard, *last));
+                page.next = found.last().map(|(key, _)| (shard, key.hash_code()));
                 break;
             }
         }
@@ -332,22 +260,6 @@ impl WeakManager {
     /// Returns what is notified when the manager begins to shut down.
     pub(crate) fn closed(&self) -> &Notify {
         &self.closed
-    }
-}
-
-/// Lets other tasks run after a number of parts.
-#[derive(Debug, Default)]
-struct Pauses {
-    read: usize,
-}
-
-impl Pauses {
-    /// Precedes each part.
-    async fn pause(&mut self) {
-        self.read += 1;
-        if self.read.is_multiple_of(AT_ONCE) {
-            tokio::task::yield_now().await;
-        }
     }
 }
 

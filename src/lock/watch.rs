@@ -62,10 +62,11 @@ impl Engine {
             return;
         }
         let (lanes, lease) = (&self.lanes, LeaseNumber::of(lease));
-        let may_have = match lease.is_of_permit() {
-            true => lanes.fold_permits(lock, false, |has, _, lane| *has |= lane.may_have(lease)),
-            false => lanes.inspect(lock, |lane| lane.may_have(lease)) == Some(true),
-        };
+        let mut may_have = false;
+        match lease.is_of_permit() {
+            true => lanes.inspect_permits(lock, |_, lane| may_have |= lane.may_have(lease)),
+            false => may_have = lanes.inspect(lock, |lane| lane.may_have(lease)) == Some(true),
+        }
         if !may_have {
             self.resolve(lock, lease, PLACE, home);
         }

@@ -49,9 +49,7 @@ pub(crate) use force_released::force_released;
 pub(crate) use held::{GrantInfo, granted, released};
 pub(crate) use lost::{Loss, lost};
 pub(crate) use misconfigured::misconfigured;
-#[cfg(feature = "metrics")]
-pub(crate) use outcome::{Command, CommandOutcome};
-pub(crate) use outcome::{Forced, Outcome, Permit, Reply, WokenBy};
+pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
 #[cfg(feature = "redis")]
 pub(crate) use queue::{confirmed, passed_over, transferred};
 pub(crate) use renewal::RenewalOutage;

@@ -99,21 +99,20 @@ impl Reporter {
         }
     }
 
-    pub(crate) fn outage_begins(&self, cause: &str) {
+    pub(crate) fn outage_begins(&self) {
         if let Some(state) = &self.state {
             let mut state = lock(state);
             state.outages += 1;
             state.incidents += 1;
         }
-        self.cause_changes(cause);
     }
 
-    /// The outage goes on for another reason.
+    /// Records the last cause of an outage.
     #[cfg_attr(
         not(feature = "dashboard"),
         allow(unused_variables, clippy::unused_self)
     )]
-    pub(crate) fn cause_changes(&self, cause: &str) {
+    pub(crate) fn failed(&self, cause: &str) {
         #[cfg(feature = "dashboard")]
         if let Some(state) = &self.state {
             lock(state).cause = cause.chars().take(CAUSE).collect();

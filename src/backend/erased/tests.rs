@@ -22,9 +22,9 @@ struct Flawed {
 }
 
 impl Flawed {
-    fn new(flaw: Flaw) -> Arc<Self> {
+    fn new(flaw: Flaw) -> Arc<Erased<Self>> {
         let polls = AtomicUsize::new(0);
-        Arc::new(Self { flaw, polls })
+        Erased::new(Self { flaw, polls })
     }
 
     fn call<T: Send>(&self, outcome: T) -> impl Future<Output = T> + Send {

@@ -9,6 +9,7 @@ use super::fault;
 use super::inner::Inner;
 use super::node::{ErasedNode, Node};
 use crate::ConfigError;
+use crate::backend::Erased;
 
 const MIN_NODE_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,7 +35,7 @@ impl QuorumBuilder {
     /// A node is one server, and no Redis Cluster: a slot that moves between two servers of a cluster casts no vote
     /// until the move ends.
     pub fn node(mut self, node: impl Node) -> Self {
-        self.nodes.push(Arc::new(node));
+        self.nodes.push(Erased::new(node));
         self
     }
 

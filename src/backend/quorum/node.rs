@@ -3,8 +3,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::backend::erased::outcome;
-use crate::backend::{AcquireRequest, Acquired, Backend, BackendError, BoxFuture, ErasedBackend};
+use crate::backend::{
+    AcquireRequest, Acquired, Backend, BackendError, BoxFuture, Erased, ErasedBackend,
+};
 
 /// A store that can be a node of a [`Quorum`](super::Quorum): a [`Backend`] with a counter that other nodes
 /// can raise.
@@ -99,16 +100,19 @@ pub(super) trait ErasedNode: ErasedBackend {
     fn server_id(&self) -> Option<u64>;
 }
 
-impl<N: Node> ErasedNode for N {
+impl<N: Node> ErasedNode for Erased<N> {
     fn vote(
         self: Arc<Self>,
         request: AcquireRequest,
         fence: Fence,
     ) -> BoxFuture<Result<Acquired, BackendError>> {
-        outcome(async move { Node::vote(&*self, &request, fence).await })
+        self.one(
+            None,
+            |it| async move { it.backend.vote(&request, fence).await },
+        )
     }
 
     fn server_id(&self) -> Option<u64> {
-        Node::server_id(self)
+        self.backend.server_id()
     }
 }

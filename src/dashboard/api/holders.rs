@@ -49,13 +49,12 @@ pub(in crate::dashboard) async fn holders(
             );
         }
     };
-    let walk = board.locks.walk(order, limit, 0).await;
+    let walk = board.locks.walk(order, limit).await;
     let rows: Vec<_> = walk.top.iter().map(row).collect();
     Json(json!({
         "held": walk.counts.held,
         "waiting": walk.counts.waiting,
         "lanes": walk.counts.lanes,
-        "sampled": walk.sampled,
         "rows": rows,
     }))
     .into_response()

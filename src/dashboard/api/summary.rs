@@ -20,8 +20,8 @@ pub(in crate::dashboard) async fn summary(
     if let Err(retry_after) = board.walks.admit() {
         return too_many(retry_after);
     }
-    let settings = board.locks.settings();
-    let walk = board.locks.walk(Order::Waiters, 0, 0).await;
+    let options = board.locks.options();
+    let walk = board.locks.walk(Order::Waiters, 0).await;
     let counts = walk.counts;
     let operator = extensions.get::<Operator>().map(Operator::name);
     let peers = board.peers.iter();
@@ -37,10 +37,10 @@ pub(in crate::dashboard) async fn summary(
         "operator": operator,
         "peers": peers,
         "options": {
-            "wait_ms": settings.wait.as_millis() as u64,
-            "watchdog_timeout_ms": settings.watchdog_timeout.as_millis() as u64,
-            "max_waiters_per_key": settings.max_waiters_per_key,
-            "max_waiters": settings.max_waiters,
+            "wait_ms": options.wait.as_millis() as u64,
+            "watchdog_timeout_ms": options.watchdog_timeout.as_millis() as u64,
+            "max_waiters_per_key": options.max_waiters_per_key,
+            "max_waiters": options.max_waiters,
         },
         "totals": {
             "held": counts.held,
@@ -51,7 +51,6 @@ pub(in crate::dashboard) async fn summary(
             "queued": counts.queued,
             "lanes": counts.lanes,
             "unreleased": counts.unreleased,
-            "sampled": walk.sampled,
         },
         "capabilities": { "force_release": board.audit.is_some() },
     }))

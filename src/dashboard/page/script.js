@@ -60,7 +60,7 @@ function tile(name, value, note, alarm) {
 function totals() {
   const f = frame, r = f.rates || {}, limit = summary && summary.options.max_waiters;
   const modes = f.shared + f.permits > 0 ? `, ${number(f.exclusive)} exclusive, ${number(f.shared)} shared, ${number(f.permits)} permits` : '';
-  tile('Held', number(f.held), (f.sampled ? 'keys, estimated' : 'keys, by this process') + modes);
+  tile('Held', number(f.held), 'keys, by this process' + modes);
   tile('Waiting', number(f.waiting), limit ? `oldest ${span(f.oldest_wait_ms)}, at most ${number(limit)}` : '', limit && f.waiting > limit * .8);
   tile('Oldest hold', span(f.oldest_hold_ms), 'of a lock held now');
   if (f.rates) {

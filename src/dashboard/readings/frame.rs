@@ -46,7 +46,6 @@ impl Frame<'_> {
             "unreleased": walk.counts.unreleased,
             "lanes": walk.counts.lanes,
             "shown": walk.counts.shown,
-            "sampled": walk.sampled,
             "oldest_hold_ms": walk.counts.oldest_hold.map(in_millis),
             "oldest_wait_ms": walk.counts.oldest_wait.map(in_millis),
             "top": walk.top.iter().map(row).collect::<Vec<_>>(),

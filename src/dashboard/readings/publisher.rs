@@ -152,8 +152,7 @@ impl Shared {
         if (is_recent && !is_tick) || self.open_streams().is_empty() {
             return;
         }
-        let turn = recorder.turn();
-        let walk = locks.walk(Order::Waiters, TOP, turn).await;
+        let walk = locks.walk(Order::Waiters, TOP).await;
         recorder.walked(&walk);
         let frame = Frame {
             instance: &self.instance,

@@ -23,7 +23,6 @@ pub(super) struct Recorder {
     last: SystemTime,
     /// The seconds so far.
     seconds: usize,
-    turn: usize,
     /// Whether the lanes were read in this second.
     walked: bool,
     held: usize,
@@ -43,7 +42,6 @@ impl Recorder {
         Self {
             last: SystemTime::now(),
             seconds: 0,
-            turn: 0,
             walked: false,
             held: 0,
             waiting: 0,
@@ -73,8 +71,7 @@ impl Recorder {
         self.servers.update(at, read_servers());
         let is_watched = std::mem::take(&mut self.walked);
         if !is_watched && self.seconds.is_multiple_of(UNWATCHED) {
-            let turn = self.turn();
-            let walk = locks.walk(Order::Waiters, 0, turn).await;
+            let walk = locks.walk(Order::Waiters, 0).await;
             self.add(&walk);
         }
         self.seconds += 1;
@@ -90,12 +87,6 @@ impl Recorder {
         [Some((Range::Seconds, second)), minute]
             .into_iter()
             .flatten()
-    }
-
-    /// Returns the number of the next walk.
-    pub(super) fn turn(&mut self) -> usize {
-        self.turn += 1;
-        self.turn
     }
 
     /// Records a walk for a frame.

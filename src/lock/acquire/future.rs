@@ -81,7 +81,7 @@ impl Acquire {
         // The first key may be exclusive, and another one shared.
         let (asked, mode, limit) = match self.permits {
             Some(limit) => {
-                let limit = valid_permits(limit.get().into()).map_err(invalid_option)?;
+                let limit = valid_permits(limit.into()).map_err(invalid_option)?;
                 (Mode::Permit, Mode::Permit, Some(limit))
             }
             None => (Mode::Shared, self.keys.mode(0), None),

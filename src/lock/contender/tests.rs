@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::LockManager;
-use crate::backend::{Backend as _, BackendErrorKind, Memory, Mode, TransferTerms};
+use crate::backend::{Backend as _, BackendErrorKind, Erased, Memory, Mode, TransferTerms};
 use crate::lock::claim::Claim;
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
@@ -19,7 +19,7 @@ mod pauses;
 
 #[test]
 fn late_grant_is_resolved() {
-    let engine = Engine::new(Arc::new(Memory::new()), Options::default(), None);
+    let engine = Engine::new(Erased::new(Memory::new()), Options::default(), None);
     let sent_at = Moment::now();
     let end = valid_until(sent_at, RENEWED.ttl);
     for (now, is_granted) in [(end.before(MS), true), (end, false)] {
@@ -179,7 +179,7 @@ fn attempt_of_replaced_loop_is_released_at_its_end() {
         ..Slow::default()
     };
     let attempts = Arc::clone(&backend.attempts);
-    let engine = Arc::new(Engine::new(Arc::new(backend), Options::default(), None));
+    let engine = Arc::new(Engine::new(Erased::new(backend), Options::default(), None));
     let home = |runtime: &Runtime| {
         let _entered = runtime.enter();
         engine.current_home().expect("a runtime with timers")
@@ -209,7 +209,7 @@ fn attempt_of_replaced_loop_is_released_at_its_end() {
 
 /// Returns an acquire loop that does not run.
 fn idle_loop() -> (Arc<Engine>, AcquireLoop) {
-    let backend = Arc::new(Slow::default());
+    let backend = Erased::new(Slow::default());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let home = engine.current_home().expect("a runtime");
     let mut acquire_loop = AcquireLoop::new(&engine, &LockKey::new("k"), home, Wakeup::default());

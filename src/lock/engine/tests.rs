@@ -1,14 +1,14 @@
 //! The batches of one round, and the count of releases.
 
 use super::*;
-use crate::backend::Memory;
+use crate::backend::{Erased, Memory};
 use crate::lock::effect::Effects;
 use crate::lock::tests::{Slow, key, number};
 
 #[test]
 fn large_round_makes_small_batches() {
     const SIZE: usize = 100;
-    let engine = Engine::new(Arc::new(Memory::new()), Options::default(), None);
+    let engine = Engine::new(Erased::new(Memory::new()), Options::default(), None);
     let keys: Vec<_> = (0..10_050).map(|n| LockKey::new(n.to_string())).collect();
     let batches = engine.in_batches(keys.clone(), SIZE, |key| key);
     let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
@@ -19,7 +19,7 @@ fn large_round_makes_small_batches() {
 
 #[tokio::test]
 async fn release_is_counted_before_its_task_starts() {
-    let backend = Arc::new(Slow::default());
+    let backend = Erased::new(Slow::default());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let home = engine.current_home().expect("a runtime");
     let mut effects = Effects::default();

@@ -8,7 +8,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::backend::{BackendError, Memory};
+use crate::backend::{BackendError, Erased, Memory};
 use crate::lock::clock::Span;
 use crate::lock::lease::Lease;
 use crate::lock::options::Options;
@@ -201,23 +201,23 @@ fn keys_of_ended_runtime_are_queued_in_another() {
 #[tokio::test]
 async fn release_runs_in_runtime_of_its_caller() {
     let engine = |backend| Arc::new(Engine::new(backend, Options::default(), None));
-    let remote = engine(Arc::new(Slow::default()));
+    let remote = engine(Erased::new(Slow::default()));
     assert_eq!(remote.release_home(), remote.current_home().ok());
     assert!(remote.release_home().is_some());
-    let local = engine(Arc::new(Memory::new()));
+    let local = engine(Erased::new(Memory::new()));
     assert_eq!(local.release_home(), None);
 }
 
 #[test]
 fn caller_without_runtime_is_rejected() {
     let engine = |backend| Arc::new(Engine::new(backend, Options::default(), None));
-    let error = engine(Arc::new(Slow::default())).require_runtime();
+    let error = engine(Erased::new(Slow::default())).require_runtime();
     assert_eq!(
         error.expect_err("no runtime").kind(),
         ErrorKind::Misconfigured
     );
     // A backend that replies at once needs no task.
-    assert!(engine(Arc::new(Memory::new())).require_runtime().is_ok());
+    assert!(engine(Erased::new(Memory::new())).require_runtime().is_ok());
 }
 
 #[cfg(feature = "dashboard")]

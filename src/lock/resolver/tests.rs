@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::runtime::{self, Builder};
 
 use super::*;
-use crate::backend::Memory;
+use crate::backend::{Erased, Memory};
 use crate::lock::clock::Span;
 use crate::lock::options::Options;
 use crate::lock::tests::{Slow, key, number};
@@ -17,7 +17,7 @@ fn runtime() -> runtime::Runtime {
 
 #[test]
 fn leases_of_ended_runtime_are_resolved_in_another() {
-    let backend = Arc::new(Memory::new());
+    let backend = Erased::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let (ends, stays) = (runtime(), runtime());
     let home = |runtime: &runtime::Runtime| {
@@ -34,7 +34,7 @@ fn leases_of_ended_runtime_are_resolved_in_another() {
 
 #[test]
 fn leases_of_last_runtime_are_resolved_in_next_one() {
-    let backend = Arc::new(Memory::new());
+    let backend = Erased::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let home = |runtime: &runtime::Runtime| {
         let _entered = runtime.enter();
@@ -56,7 +56,7 @@ fn leases_of_last_runtime_are_resolved_in_next_one() {
 
 #[test]
 fn expired_leases_without_runtime_are_dropped() {
-    let backend = Arc::new(Memory::new());
+    let backend = Erased::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let ends = runtime();
     let entered = ends.enter();
@@ -70,7 +70,7 @@ fn expired_leases_without_runtime_are_dropped() {
 
 #[test]
 fn ended_set_runtime_keeps_no_leases() {
-    let backend = Arc::new(Memory::new());
+    let backend = Erased::new(Memory::new());
     let ends = runtime();
     let entered = ends.enter();
     let set = crate::task::Runtime::current();
@@ -91,7 +91,7 @@ async fn failed_lease_delays_only_its_key() {
         refuses_release_of: Some(2),
         ..Slow::default()
     };
-    let engine = Arc::new(Engine::new(Arc::new(backend), Options::default(), None));
+    let engine = Arc::new(Engine::new(Erased::new(backend), Options::default(), None));
     let id = engine.current_home().expect("a runtime with timers");
     let home = engine.homes.get(id).expect("a known runtime");
     let now = Moment::now();

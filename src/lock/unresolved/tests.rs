@@ -34,17 +34,20 @@ fn released(unresolved: &Unresolved, now: Moment) -> Vec<u64> {
     }
 }
 
-fn fail(unresolved: &Unresolved, now: Moment) {
-    unresolved.replied(&key("a"), &[], true, now);
+fn fail(unresolved: &Unresolved, leases: &[u64], now: Moment) {
+    for lease in leases {
+        unresolved.replied(&key("a"), number(*lease), false, now);
+    }
 }
 
 fn succeed(unresolved: &Unresolved, leases: &[u64], now: Moment) {
-    let leases: Vec<_> = leases.iter().map(|lease| number(*lease)).collect();
-    unresolved.replied(&key("a"), &leases, false, now);
+    for lease in leases {
+        unresolved.replied(&key("a"), number(*lease), true, now);
+    }
 }
 
 #[test]
-fn all_leases_of_key_go_in_one_command() {
+fn due_leases_go_in_one_command() {
     let now = Moment::now();
     let unresolved = unresolved([1, 2, 3, 2], now);
     assert_eq!(unresolved.len(), 3);
@@ -65,31 +68,32 @@ fn command_of_several_keys_is_bounded() {
 }
 
 #[test]
-fn key_has_one_command_in_flight() {
+fn lease_has_one_release_in_flight() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    assert!(!unresolved.add(key("a"), attempted(2, now + DAY)));
+    assert!(!unresolved.add(key("a"), attempted(1, now + DAY)));
     assert!(matches!(unresolved.next_step(now), Step::Wait));
-    succeed(&unresolved, &[1], now);
+    assert!(!unresolved.add(key("a"), attempted(2, now + DAY)));
     assert_eq!(released(&unresolved, now), [2]);
 }
 
 #[test]
-fn failed_key_is_sent_once_per_backoff_step() {
+fn failed_leases_are_sent_once_per_retry() {
     let mut now = Moment::now();
-    let unresolved = unresolved([1], now);
-    for step in [50, 100, 200, 400, 800, 1000, 1000] {
-        assert_eq!(released(&unresolved, now), [1]);
-        fail(&unresolved, now);
-        // A new lease does not move the next step.
+    let unresolved = unresolved([1, 2], now);
+    for _ in 0..3 {
+        assert_eq!(released(&unresolved, now), [1, 2]);
+        fail(&unresolved, &[1], now);
+        fail(&unresolved, &[2], now + RETRY / 2);
+        // Another attempt does not move the retry.
         unresolved.add(key("a"), attempted(1, now + DAY));
-        let Step::WaitUntil(at) = unresolved.next_step(now) else {
+        let Step::WaitUntil(at) = unresolved.next_step(now + RETRY / 2) else {
             panic!("a pause");
         };
         let pause = at.since(now);
         assert!(
-            pause >= step * MS * 9 / 10 && pause <= step * MS * 11 / 10,
+            pause >= RETRY * 9 / 10 && pause <= RETRY * 11 / 10,
             "{pause:?}"
         );
         now = at;
@@ -97,40 +101,29 @@ fn failed_key_is_sent_once_per_backoff_step() {
 }
 
 #[test]
-fn lease_of_failed_key_waits_for_next_step() {
+fn failed_lease_delays_no_other() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, now);
-    unresolved.add(key("a"), attempted(2, now + DAY));
-    assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
-    assert_eq!(released(&unresolved, now + SECOND), [1, 2]);
-}
-
-#[test]
-fn failed_key_delays_no_other() {
-    let now = Moment::now();
-    let unresolved = unresolved([1], now);
-    assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, now);
+    fail(&unresolved, &[1], now);
     unresolved.add(key("b"), attempted(2, now + DAY));
     assert_eq!(released(&unresolved, now), [2]);
 }
 
 #[test]
-fn recovery_ends_all_backoffs() {
+fn recovery_ends_pause() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, now);
+    fail(&unresolved, &[1], now);
     unresolved.retry_now();
     assert_eq!(released(&unresolved, now), [1]);
     // The failure of the command in flight may predate the recovery.
     unresolved.retry_now();
     assert!(matches!(unresolved.next_step(now), Step::Wait));
-    fail(&unresolved, now);
+    fail(&unresolved, &[1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, now);
+    fail(&unresolved, &[1], now);
     assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
 }
 
@@ -140,9 +133,9 @@ fn expired_leases_are_dropped_at_reply() {
     let unresolved = unresolved([1], now);
     unresolved.add(key("a"), attempted(2, now + SECOND));
     assert_eq!(released(&unresolved, now), [1, 2]);
-    fail(&unresolved, now + SECOND);
+    fail(&unresolved, &[1, 2], now + SECOND);
     assert_eq!(released(&unresolved, now + 2 * SECOND), [1]);
-    fail(&unresolved, now + DAY);
+    fail(&unresolved, &[1], now + DAY);
     assert!(matches!(unresolved.next_step(now), Step::End));
 }
 
@@ -197,7 +190,7 @@ fn lease_added_during_release_is_released_again() {
 }
 
 #[test]
-fn expired_key_is_dropped_with_its_next_step() {
+fn expired_lease_is_dropped() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     unresolved.add(key("b"), attempted(2, now + 2 * DAY));
@@ -208,13 +201,13 @@ fn expired_key_is_dropped_with_its_next_step() {
 }
 
 #[test]
-fn late_reply_moves_next_step() {
+fn late_failure_keeps_next_step() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, now);
+    fail(&unresolved, &[1], now);
     // The reply to a command that was sent before the task stopped.
-    fail(&unresolved, now);
+    fail(&unresolved, &[1], now);
     let Step::WaitUntil(at) = unresolved.next_step(now) else {
         panic!("a pause");
     };
@@ -224,7 +217,7 @@ fn late_reply_moves_next_step() {
 }
 
 #[test]
-fn step_of_many_keys_costs_as_much_as_of_few() {
+fn step_of_many_leases_costs_as_much_as_of_few() {
     /// The shortest time of some steps while each of the keys waits for its next one.
     fn steps(keys: u64) -> Duration {
         let now = Moment::now();
@@ -234,8 +227,8 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
             unresolved.add(key, attempted(nth, now + DAY));
         }
         while let Step::Release(leases) = unresolved.next_step(now) {
-            for (key, _) in leases {
-                unresolved.replied(&key, &[], true, now);
+            for (key, lease) in leases {
+                unresolved.replied(&key, lease, false, now);
             }
         }
         let runs = (0..20).map(|_| {
@@ -253,7 +246,7 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
 }
 
 #[test]
-fn key_beyond_full_command_goes_in_next_one() {
+fn lease_beyond_full_command_goes_in_next_one() {
     let now = Moment::now();
     let unresolved = Unresolved::default();
     for nth in 0..=BATCH {
@@ -274,10 +267,10 @@ fn lease_released_elsewhere_is_not_released_again() {
     assert_eq!(released(&unresolved, now), [1, 2]);
     elsewhere(1, now + SECOND);
     assert_eq!(unresolved.len(), 2, "in flight");
-    fail(&unresolved, now);
+    fail(&unresolved, &[1, 2], now);
     elsewhere(1, now + SECOND);
     assert_eq!(released(&unresolved, now + SECOND), [2]);
-    fail(&unresolved, now + SECOND);
+    fail(&unresolved, &[2], now + SECOND);
     elsewhere(2, now + SECOND);
     assert!(matches!(unresolved.next_step(now + SECOND), Step::End));
 }
@@ -289,7 +282,7 @@ fn granted_lease_is_released_once() {
     assert!(unresolved.has(&key("a"), number(1)) && !unresolved.has(&key("a"), number(2)));
     assert_eq!(released(&unresolved, now), [1]);
     unresolved.add(key("a"), UnknownLease::granted(number(1), now + 2 * DAY));
-    fail(&unresolved, now + DAY);
+    fail(&unresolved, &[1], now + DAY);
     assert_eq!(
         released(&unresolved, now + DAY + SECOND),
         [1],

@@ -40,8 +40,7 @@ impl First<'_> {
         // `Reverse` sorts the least rank last.
         let sorted = self.heap.into_sorted_vec().into_iter();
         let mut seen = HashSet::new();
-        // A shard that was read again shows keys twice, and the lanes of permits may follow another lane of their key.
-        // Each of them takes the place of another key in this walk.
+        // The lanes of permits may follow another lane of their key, and take the place of another key in this walk.
         let sorted = sorted.filter(|Reverse(ranked)| seen.insert(ranked.view.key.clone()));
         sorted.map(|Reverse(ranked)| ranked.view).collect()
     }

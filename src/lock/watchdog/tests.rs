@@ -5,7 +5,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::sleep;
 
 use super::*;
-use crate::backend::Memory;
+use crate::backend::{Erased, Memory};
 use crate::lock::acquire::Acquire;
 use crate::lock::options::Options;
 use crate::lock::tests::{MS, SECOND, Slow};
@@ -13,7 +13,7 @@ use crate::{LockKey, LockManager};
 
 /// Returns an engine and this test's runtime in it, without a watchdog task.
 async fn engine() -> (Arc<Engine>, Arc<Home>) {
-    let backend = Arc::new(Memory::new());
+    let backend = Erased::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let home = engine.current_home().expect("a runtime");
     let home = engine.homes.get(home).expect("a known runtime");
@@ -135,7 +135,7 @@ async fn resume_is_detected_within_tick() {
 /// No other event of the key follows, so only a watchdog can report the loss.
 #[test]
 fn lanes_of_ended_runtime_move_to_another() {
-    let backend = Arc::new(Memory::new());
+    let backend = Erased::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let runtime = || Builder::new_current_thread().enable_all().build();
     let [ends, stays] = [runtime(), runtime()].map(|it| it.expect("a runtime"));

@@ -7,7 +7,7 @@ use metrics::{Gauge, gauge, with_recorder};
 
 use super::families;
 use super::manager::{LayerSeries, ManagerSeries};
-use super::process::{Largest, ProcessSeries, Values};
+use super::process::{self, Largest, Values};
 use crate::observe::tally::{Gauges, Name, Tally};
 
 /// The recorders for which a manager remembers what it has reported. A program mostly has one, and a test one for
@@ -88,7 +88,6 @@ struct Export {
     recorder: usize,
     layers: [Option<LayerSeries>; Name::COUNT],
     manager: ManagerSeries,
-    process: ProcessSeries,
     largest: Largest,
     /// The gauges of [`largest`](Self::largest).
     gauges: [Gauge; 4],
@@ -101,7 +100,6 @@ impl Export {
             recorder,
             layers: std::array::from_fn(|_| None),
             manager: ManagerSeries::new(),
-            process: ProcessSeries::new(),
             largest: Largest::new(recorder),
             gauges: [
                 gauge!(families::OLDEST_HOLD),
@@ -124,12 +122,11 @@ impl Export {
             let layer = layer.get_or_insert_with(|| LayerSeries::new(tally.text(name)));
             layer.follow(tally.totals_of(name));
             if let Some(gauges) = gauges {
-                let name = name.number();
-                layer.follow_gauges(gauges.held[name], gauges.waiting[name]);
+                layer.follow_gauges(name, gauges);
             }
         }
         self.manager.follow(tally);
-        self.process.follow(self.recorder, tally.sends_commands());
+        process::report(self.recorder, tally.sends_commands());
         if let Some(gauges) = gauges {
             self.manager.follow_gauges(gauges);
             self.set_largest([

@@ -3,105 +3,82 @@
 use metrics::Label;
 
 use super::families;
-use super::series::{CounterSeries, GaugeSeries, HistogramSeries, each};
+use super::series::{GaugeSeries, count_each, record, with};
 use crate::mode::Mode;
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
-use crate::observe::tally::{Gauges, Tally, Totals};
+use crate::observe::tally::{Distribution, Gauges, Name, RareTotals, Tally, Totals, TrafficTotals};
 use crate::observe::via::{LostReason, Via};
 
 /// The series of one layer name.
 pub(super) struct LayerSeries {
-    acquires: [CounterSeries; Outcome::COUNT],
-    grants: [CounterSeries; Via::COUNT],
-    lost: [CounterSeries; LostReason::COUNT],
-    /// One for granted, rejected and cancelled acquires each.
-    wait: [HistogramSeries; 3],
-    hold: HistogramSeries,
+    labels: Vec<Label>,
+    /// `None` before the first report.
+    reported: Option<Totals>,
     held: [GaugeSeries; Mode::COUNT],
     waiting: GaugeSeries,
 }
 
 impl LayerSeries {
     pub(super) fn new(layer: Option<&str>) -> Self {
-        let of_layer = || layer.map(|layer| Label::new("layer", layer.to_owned()));
-        let labels = |key, value| {
-            let label = Label::from_static_parts(key, value);
-            [label].into_iter().chain(of_layer()).collect::<Vec<_>>()
+        let labels = layer.map(|layer| Label::new("layer", layer.to_owned()));
+        let labels: Vec<_> = labels.into_iter().collect();
+        let held = |mode: Mode| {
+            let mode = Label::from_static_parts("mode", mode.as_str());
+            GaugeSeries::new(families::HELD, with(mode, &labels))
         };
-        let only_layer = || of_layer().into_iter().collect::<Vec<_>>();
         Self {
-            acquires: each(Outcome::ALL, |it| {
-                CounterSeries::new(families::ACQUIRES, labels("outcome", it.as_str()))
-            }),
-            grants: each(Via::ALL, |it| {
-                CounterSeries::new(families::GRANTS, labels("via", it.as_str()))
-            }),
-            lost: each(LostReason::ALL, |it| {
-                CounterSeries::new(families::LOST, labels("reason", it.as_str()))
-            }),
-            wait: ["granted", "rejected", "cancelled"]
-                .map(|it| HistogramSeries::new(families::WAIT, labels("outcome", it))),
-            hold: HistogramSeries::new(families::HOLD, only_layer()),
-            held: each(Mode::ALL, |it| {
-                GaugeSeries::new(families::HELD, labels("mode", it.as_str()))
-            }),
-            waiting: GaugeSeries::new(families::WAITING, only_layer()),
+            held: std::array::from_fn(|mode| held(Mode::ALL[mode])),
+            waiting: GaugeSeries::new(families::WAITING, labels.clone()),
+            reported: None,
+            labels,
         }
     }
 
     pub(super) fn follow(&mut self, totals: Totals) {
-        follow(&mut self.acquires, &totals.outcomes);
-        follow(&mut self.grants, &totals.grants);
-        follow(&mut self.lost, &totals.lost);
-        let waits = [totals.wait, totals.rejected, totals.cancelled];
-        for (series, waits) in self.wait.iter_mut().zip(waits) {
-            series.follow(waits);
+        let (labels, is_new) = (&self.labels, self.reported.is_none());
+        let added = totals.since(&self.reported.take().unwrap_or_default());
+        let outcomes = ("outcome", Outcome::ALL, Outcome::as_str as fn(_) -> _);
+        count_each(families::ACQUIRES, outcomes, labels, &added.outcomes);
+        let ways = ("via", Via::ALL, Via::as_str as fn(_) -> _);
+        count_each(families::GRANTS, ways, labels, &added.grants);
+        let reasons = ("reason", LostReason::ALL, LostReason::as_str as fn(_) -> _);
+        count_each(families::LOST, reasons, labels, &added.lost);
+        for (outcome, waits) in [
+            ("granted", &added.wait),
+            ("rejected", &added.rejected),
+            ("cancelled", &added.cancelled),
+        ] {
+            let outcome = Label::from_static_parts("outcome", outcome);
+            record(families::WAIT, with(outcome, labels), waits, is_new);
         }
-        self.hold.follow(totals.hold);
+        record(families::HOLD, labels.clone(), &added.hold, is_new);
+        self.reported = Some(totals);
     }
 
-    pub(super) fn follow_gauges(&mut self, held: [usize; Mode::COUNT], waiting: usize) {
-        for (series, held) in self.held.iter_mut().zip(held) {
+    pub(super) fn follow_gauges(&mut self, name: Name, gauges: &Gauges) {
+        for (series, held) in self.held.iter_mut().zip(gauges.held[name.number()]) {
             series.follow(held);
         }
-        self.waiting.follow(waiting);
+        self.waiting.follow(gauges.waiting[name.number()]);
     }
 }
 
 /// The series of a manager that have no layer name.
 pub(super) struct ManagerSeries {
-    renewals: [CounterSeries; Reply::COUNT],
-    releases: [CounterSeries; Reply::COUNT],
-    wakeups: [CounterSeries; WokenBy::COUNT],
-    force_releases: [CounterSeries; Forced::COUNT],
-    unlocked: [CounterSeries; Permit::COUNT],
-    /// Set if the backend sends commands.
-    commands: Option<Vec<[HistogramSeries; CommandOutcome::COUNT]>>,
+    traffic: TrafficTotals,
+    rare: RareTotals,
+    /// The times of commands, if the backend sends any.
+    commands: Vec<[Distribution; CommandOutcome::COUNT]>,
     waiting_limit: GaugeSeries,
     unreleased: GaugeSeries,
 }
 
 impl ManagerSeries {
     pub(super) fn new() -> Self {
-        let labels = |key, value| vec![Label::from_static_parts(key, value)];
-        let replies = |name| {
-            each(Reply::ALL, |it: Reply| {
-                CounterSeries::new(name, labels("outcome", it.as_str()))
-            })
-        };
         Self {
-            renewals: replies(families::RENEWALS),
-            releases: replies(families::RELEASES),
-            wakeups: each(WokenBy::ALL, |it| {
-                CounterSeries::new(families::WAKEUPS, labels("by", it.as_str()))
-            }),
-            force_releases: each(Forced::ALL, |it| {
-                CounterSeries::new(families::FORCE_RELEASES, labels("outcome", it.as_str()))
-            }),
-            unlocked: each(Permit::ALL, |it| {
-                CounterSeries::new(families::UNLOCKED, labels("option", it.as_str()))
-            }),
-            commands: None,
+            traffic: TrafficTotals::default(),
+            rare: RareTotals::default(),
+            commands: Vec::new(),
             waiting_limit: GaugeSeries::new(families::WAITING_LIMIT, vec![]),
             unreleased: GaugeSeries::new(families::UNRELEASED, vec![]),
         }
@@ -109,20 +86,43 @@ impl ManagerSeries {
 
     pub(super) fn follow(&mut self, tally: &Tally) {
         let traffic = tally.traffic();
-        follow(&mut self.renewals, &traffic.renewals);
-        follow(&mut self.releases, &traffic.releases);
-        follow(&mut self.wakeups, &traffic.wakeups);
+        let added = traffic.since(&self.traffic);
+        self.traffic = traffic;
+        let replies = ("outcome", Reply::ALL, Reply::as_str as fn(_) -> _);
+        count_each(families::RENEWALS, replies, &[], &added.renewals);
+        count_each(families::RELEASES, replies, &[], &added.releases);
+        let events = ("by", WokenBy::ALL, WokenBy::as_str as fn(_) -> _);
+        count_each(families::WAKEUPS, events, &[], &added.wakeups);
         let rare = tally.rare();
-        follow(&mut self.force_releases, &rare.force_releases);
-        follow(&mut self.unlocked, &rare.unlocked);
+        let added = rare.since(&self.rare);
+        self.rare = rare;
+        let outcomes = ("outcome", Forced::ALL, Forced::as_str as fn(_) -> _);
+        count_each(
+            families::FORCE_RELEASES,
+            outcomes,
+            &[],
+            &added.force_releases,
+        );
+        let options = ("option", Permit::ALL, Permit::as_str as fn(_) -> _);
+        count_each(families::UNLOCKED, options, &[], &added.unlocked);
         if tally.sends_commands() {
-            let commands = self.commands.get_or_insert_with(command_series);
-            for (series, command) in commands.iter_mut().zip(Command::ALL) {
-                for (series, outcome) in series.iter_mut().zip(CommandOutcome::ALL) {
-                    if let Some(durations) = tally.durations(*command, *outcome) {
-                        series.follow(durations);
-                    }
-                }
+            self.follow_commands(tally);
+        }
+    }
+
+    fn follow_commands(&mut self, tally: &Tally) {
+        let is_new = self.commands.is_empty();
+        self.commands.resize_with(Command::COUNT, Default::default);
+        for (command, reported) in Command::ALL.iter().zip(&mut self.commands) {
+            for (outcome, reported) in CommandOutcome::ALL.iter().zip(reported) {
+                let durations = tally.durations(*command, *outcome).unwrap_or_default();
+                let labels = vec![
+                    Label::from_static_parts("command", command.as_str()),
+                    Label::from_static_parts("outcome", outcome.as_str()),
+                ];
+                let added = durations.since(reported);
+                record(families::BACKEND_COMMAND, labels, &added, is_new);
+                *reported = durations;
             }
         }
     }
@@ -130,24 +130,5 @@ impl ManagerSeries {
     pub(super) fn follow_gauges(&mut self, gauges: &Gauges) {
         self.waiting_limit.follow(gauges.waiting_limit);
         self.unreleased.follow(gauges.unreleased);
-    }
-}
-
-fn command_series() -> Vec<[HistogramSeries; CommandOutcome::COUNT]> {
-    let commands = Command::ALL.iter().map(|command| {
-        each(CommandOutcome::ALL, |outcome: CommandOutcome| {
-            let labels = vec![
-                Label::from_static_parts("command", command.as_str()),
-                Label::from_static_parts("outcome", outcome.as_str()),
-            ];
-            HistogramSeries::new(families::BACKEND_COMMAND, labels)
-        })
-    });
-    commands.collect()
-}
-
-fn follow(series: &mut [CounterSeries], totals: &[u64]) {
-    for (series, total) in series.iter_mut().zip(totals) {
-        series.follow(*total);
     }
 }

@@ -2,123 +2,47 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use metrics::{Gauge, Label, gauge};
+use metrics::{Label, counter, gauge};
 
 use super::families;
-use super::series::{CounterSeries, HistogramSeries};
+use super::series::record;
 use crate::observe::queue::{self, QueueTotals};
-use crate::observe::servers::{self, Part, Server};
-
-/// The most recorders that are remembered.
-const RECORDERS: usize = 8;
+use crate::observe::servers::{self, Part};
 
 /// What was reported to each recorder, whichever manager reported it.
-static REPORTED: Mutex<Vec<(usize, Reported)>> = Mutex::new(Vec::new());
+static REPORTED: Mutex<BTreeMap<usize, Reported>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug, Clone, Default)]
 struct Reported {
-    queue: QueueTotals,
+    queue: Option<QueueTotals>,
     incidents: BTreeMap<(String, Part), u64>,
 }
 
-fn reported() -> MutexGuard<'static, Vec<(usize, Reported)>> {
-    REPORTED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The handles of one manager for the series of the whole process.
-pub(super) struct ProcessSeries {
-    /// Set if a backend of the process sends commands: others have no queue across processes.
-    queue: Option<QueueSeries>,
-    servers: BTreeMap<(String, Part), ServerSeries>,
-}
-
-struct QueueSeries {
-    transfers: CounterSeries,
-    passed_over: CounterSeries,
-    transfer: HistogramSeries,
-}
-
-struct ServerSeries {
-    up: Gauge,
-    incidents: CounterSeries,
-}
-
-impl ProcessSeries {
-    pub(super) fn new() -> Self {
-        Self {
-            queue: None,
-            servers: BTreeMap::new(),
-        }
+/// Reports what no manager has reported to the recorder yet. Backends that send no command have no queue.
+pub(super) fn report(recorder: usize, has_queue: bool) {
+    let mut all = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let reported = all.entry(recorder).or_default();
+    if has_queue {
+        let totals = queue::totals();
+        let is_new = reported.queue.is_none();
+        let added = totals.since(&reported.queue.take().unwrap_or_default());
+        counter!(families::TRANSFERS).increment(added.transfers);
+        counter!(families::PASSED_OVER).increment(added.passed_over);
+        record(families::TRANSFER, vec![], &added.transfer, is_new);
+        reported.queue = Some(totals);
     }
-
-    /// Reports what no manager has reported to the recorder yet.
-    pub(super) fn follow(&mut self, recorder: usize, has_queue: bool) {
-        let mut all = reported();
-        let at = all.iter().position(|(it, _)| *it == recorder);
-        let at = at.unwrap_or_else(|| {
-            if all.len() == RECORDERS {
-                all.remove(0);
-            }
-            all.push((recorder, Reported::default()));
-            all.len() - 1
-        });
-        let (_, reported) = &mut all[at];
-        if has_queue {
-            let totals = queue::totals();
-            let queue = self.queue.get_or_insert_with(QueueSeries::new);
-            queue.add(&totals.since(&reported.queue));
-            reported.queue = totals;
-        }
-        for server in servers::read() {
-            let Server {
-                address,
-                part,
-                is_up,
-                incidents,
-                ..
-            } = server;
-            let key = (address, part);
-            let before = reported.incidents.entry(key.clone()).or_default();
-            let series = self.servers.entry(key);
-            let series =
-                series.or_insert_with_key(|(address, part)| ServerSeries::new(address, *part));
-            series.incidents.add(incidents.saturating_sub(*before));
-            series.up.set(if is_up { 1.0 } else { 0.0 });
-            *before = incidents;
-        }
-    }
-}
-
-impl QueueSeries {
-    fn new() -> Self {
-        Self {
-            transfers: CounterSeries::new(families::TRANSFERS, vec![]),
-            passed_over: CounterSeries::new(families::PASSED_OVER, vec![]),
-            transfer: HistogramSeries::new(families::TRANSFER, vec![]),
-        }
-    }
-
-    fn add(&mut self, added: &QueueTotals) {
-        self.transfers.add(added.transfers);
-        self.passed_over.add(added.passed_over);
-        self.transfer.record(&added.transfer);
-    }
-}
-
-impl ServerSeries {
-    fn new(address: &str, part: Part) -> Self {
-        let labels = || {
-            vec![
-                Label::new("server", address.to_owned()),
-                Label::from_static_parts("part", part.as_str()),
-            ]
-        };
-        Self {
-            up: gauge!(families::BACKEND_UP, labels()),
-            incidents: CounterSeries::new(families::BACKEND_INCIDENTS, labels()),
-        }
+    for server in servers::read() {
+        let labels = vec![
+            Label::new("server", server.address.clone()),
+            Label::from_static_parts("part", server.part.as_str()),
+        ];
+        gauge!(families::BACKEND_UP, labels.clone()).set(if server.is_up { 1.0 } else { 0.0 });
+        let key = (server.address, server.part);
+        let before = reported.incidents.insert(key, server.incidents);
+        let added = server.incidents.saturating_sub(before.unwrap_or(0));
+        counter!(families::BACKEND_INCIDENTS, labels).increment(added);
     }
 }
 

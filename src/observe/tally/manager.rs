@@ -200,10 +200,7 @@ impl Tally {
 
     /// Returns the counts that requests do not write.
     pub(crate) fn rare(&self) -> RareTotals {
-        let mut totals = RareTotals {
-            force_releases: [0; Forced::COUNT],
-            unlocked: [0; Permit::COUNT],
-        };
+        let mut totals = RareTotals::default();
         add(&mut totals.force_releases, &self.rare.force_releases);
         add(&mut totals.unlocked, &self.rare.unlocked);
         totals

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::histogram::{Distribution, Histogram};
+use super::totals::difference;
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Permit};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -58,10 +59,20 @@ impl Longest {
 }
 
 /// The rare counts at one moment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RareTotals {
     pub(crate) force_releases: [u64; Forced::COUNT],
     pub(crate) unlocked: [u64; Permit::COUNT],
+}
+
+impl RareTotals {
+    /// Returns what was counted since `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            force_releases: difference(self.force_releases, earlier.force_releases),
+            unlocked: difference(self.unlocked, earlier.unlocked),
+        }
+    }
 }
 
 impl Rare {

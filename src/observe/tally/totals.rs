@@ -89,6 +89,6 @@ impl TrafficTotals {
     }
 }
 
-pub(crate) fn difference<const N: usize>(now: [u64; N], earlier: [u64; N]) -> [u64; N] {
+pub(super) fn difference<const N: usize>(now: [u64; N], earlier: [u64; N]) -> [u64; N] {
     std::array::from_fn(|at| now[at].saturating_sub(earlier[at]))
 }

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::LockKey;
+use crate::backend::Erased;
 use crate::backend::quorum::inner::{Inner, wall_clock};
 use crate::backend::quorum::node::ErasedNode;
 use crate::backend::quorum::{Fence, Node, Quorum};
@@ -154,7 +155,10 @@ impl World {
     fn new(nodes: usize) -> Self {
         let nodes: Vec<Flaky> = (0..nodes).map(|_| Flaky::default()).collect();
         let process = |clock| {
-            let nodes = nodes.iter().cloned().map(|node| Arc::new(node) as Arc<_>);
+            let nodes = nodes
+                .iter()
+                .cloned()
+                .map(|node| Erased::new(node) as Arc<_>);
             let nodes: Vec<Arc<dyn ErasedNode>> = nodes.collect();
             Quorum::new(Inner::with_clock(nodes, NODE_TIMEOUT, clock))
         };

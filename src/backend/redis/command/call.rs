@@ -108,10 +108,8 @@ impl Calls {
         lease: LeaseId,
         ttl: Duration,
     ) -> Pin<Box<impl Future<Output = Result<Acquired, BackendError>> + 'a>> {
-        let quarantine = self.scripts.quarantine.as_ref();
-        let period = quarantine.map(|quarantine| millis(quarantine.period));
         // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
-        Box::pin(self.acquire_outside(period, at, lease, ttl))
+        Box::pin(self.acquire_outside(self.quarantine_millis(), at, lease, ttl))
     }
 
     /// Acquires the key of a self-test, also in a quarantine.
@@ -121,7 +119,7 @@ impl Calls {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        let period = self.scripts.quarantine.as_ref().map(|_| 0);
+        let period = self.quarantine_millis().map(|_| 0);
         self.acquire_outside(period, at, lease, ttl).await
     }
 
@@ -150,8 +148,7 @@ impl Calls {
         let outcome = call_with(script, at.route, &request).await;
         if let Err(error @ CommandError::Scattered(_)) = &outcome {
             if error.spans_slots() && at.route.slot().is_none() {
-                at.route.mark_sharded();
-                let route = &at.route.in_slot(self.names.slot(at.key));
+                let route = &at.route.sharded(self.names.slot(at.key));
                 let at = KeyRoute { route, ..at };
                 return Box::pin(self.acquire_outside(period, at, lease, ttl)).await;
             }
@@ -177,8 +174,7 @@ impl Calls {
         let AcquireRequest {
             lease, ttl, mode, ..
         } = *request;
-        let (scripts, quarantine) = (&self.scripts, &self.scripts.quarantine);
-        let period = quarantine.as_ref().map(|it| millis(it.period));
+        let (scripts, period) = (&self.scripts, self.quarantine_millis());
         // The counter that shows a loss of data is not the one that the nodes agree on.
         let guard = period.map(|_| (at.fence(), at.quarantine()));
         let (body, agreed) = (at.body(), at.names.quorum_fence(at.route.slot()));
@@ -226,8 +222,7 @@ impl Calls {
             && let Err(error) = &outcome
             && error.spans_slots()
         {
-            at.route.mark_sharded();
-            let route = &at.route.in_slot(self.names.slot(at.key));
+            let route = &at.route.sharded(self.names.slot(at.key));
             let at = KeyRoute { route, ..at };
             return Box::pin(self.vote(at, request, fence)).await;
         }

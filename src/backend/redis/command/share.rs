@@ -59,8 +59,7 @@ impl Calls {
         let shared = call_with(script, at.route, &call).await;
         match shared {
             Err(error) if error.spans_slots() && at.route.slot().is_none() => {
-                at.route.mark_sharded();
-                let route = &at.route.in_slot(self.names.slot(at.key));
+                let route = &at.route.sharded(self.names.slot(at.key));
                 Box::pin(self.share(self.at(route, at.key), request)).await
             }
             // The queue is at another node while a slot moves, or denied.

@@ -31,8 +31,6 @@ pub(crate) struct Outage {
 #[derive(Debug, Default)]
 struct OutageState {
     failing: Failing,
-    /// The last cause.
-    cause: String,
     /// The last cause that was logged, without its numbers, and when. A remaining time is not another cause.
     logged: Option<(String, Instant)>,
 }
@@ -123,10 +121,9 @@ impl Outage {
         if !goes_on {
             let ended = state.failing.ended;
             state.failing.began_again = ended.is_some_and(|at| now - at < QUIET);
-            self.server.outage_begins(&cause);
-        } else if state.cause != cause {
-            self.server.cause_changes(&cause);
+            self.server.outage_begins();
         }
+        self.server.failed(&cause);
         // Causes may alternate.
         let is_logged = match &state.logged {
             Some((logged, at)) if goes_on => *logged != numberless && now - *at >= QUIET,
@@ -135,7 +132,6 @@ impl Outage {
         if is_logged {
             state.logged = Some((numberless, now));
         }
-        state.cause.clone_from(&cause);
         drop(state);
         #[cfg(feature = "tracing")]
         if is_logged {

@@ -77,13 +77,10 @@ impl Route {
         self.roaming.is_some()
     }
 
-    /// Records that the server rejects calls over several slots. New routes to it have a slot.
-    pub(crate) fn mark_sharded(&self) {
+    /// Returns the route of a key with this slot, to a server that rejects calls over several slots. New routes to it
+    /// have a slot.
+    pub(crate) fn sharded(&self, slot: u16) -> Self {
         self.node.spread().is_sharded.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the route of a key with this slot.
-    pub(crate) fn in_slot(&self, slot: u16) -> Self {
         Self {
             slot: Some(slot),
             ..self.clone()

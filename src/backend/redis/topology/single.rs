@@ -89,7 +89,7 @@ impl Topology for Single {
         // The key selects one of the node's connections.
         let any = Route::direct(node, &LockKey::new("any"), None);
         match self.is_sharded() {
-            true => Box::new((0..SLOTS).map(move |slot| any.in_slot(slot))),
+            true => Box::new((0..SLOTS).map(move |slot| any.sharded(slot))),
             false => Box::new(std::iter::once(any)),
         }
     }

@@ -164,8 +164,8 @@ fn hand_on(
     tickets.for_each(|ticket| lane.queue(ticket, RENEWED));
     for _ in 0..handoffs {
         let mut effects = lane.release(&grant);
-        for work in std::mem::take(&mut effects.work) {
-            assert!(matches!(work, Work::ExtendAhead(lease, _) if lease == number(1)));
+        for work in &*std::mem::take(&mut effects.work) {
+            assert!(matches!(work, Work::ExtendAhead(lease, _) if *lease == number(1)));
             asked += 1;
         }
         grant = granted(effects);

@@ -42,7 +42,7 @@ fn event<R>(
 ) -> (R, Vec<(RuntimeId, Moment)>) {
     let mut effects = Effects::default();
     let result = lanes.with(key, &mut effects, event);
-    (result, effects.deadlines.into_iter().collect())
+    (result, effects.deadlines.to_vec())
 }
 
 /// Acquires a free key, as with a backend that replies at once.

@@ -75,8 +75,7 @@ impl Calls {
         let call = script.acquire(&command, undo);
         match call_with(script, at.route, &call).await {
             Err(error) if error.spans_slots() && at.route.slot().is_none() => {
-                at.route.mark_sharded();
-                let route = &at.route.in_slot(self.names.slot(at.key));
+                let route = &at.route.sharded(self.names.slot(at.key));
                 let at = self.at(route, at.key);
                 Box::pin(self.contend_outside(period, at, request)).await
             }
