@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use super::{
     AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
-    Extended, ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::observe::Tally;
@@ -36,7 +36,6 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed>;
     fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept>;
-    fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended>;
     fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded>;
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints;
     fn recoveries(&self) -> Hints;
@@ -101,10 +100,6 @@ impl<B: Backend> ErasedBackend for B {
 
     fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept> {
         outcome(async move { Backend::release_or_keep(&*self, &request).await })
-    }
-
-    fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended> {
-        outcome(async move { Backend::extend(&*self, &request).await })
     }
 
     fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded> {

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::{
     AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
-    Extended, ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::observe::{Command, CommandOutcome, Tally};
@@ -93,11 +93,6 @@ impl<B: Backend> Backend for Metered<B> {
             self.backend.release_or_keep(request),
         )
         .await
-    }
-
-    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
-        self.one(Command::Extend, self.backend.extend(request))
-            .await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
