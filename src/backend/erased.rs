@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use super::{
     AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
-    Extended, ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::observe::{Command, CommandOutcome, Tally};
@@ -36,7 +36,6 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed>;
     fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept>;
-    fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended>;
     fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded>;
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints;
     fn recoveries(&self) -> Hints;
@@ -190,12 +189,6 @@ impl<B: Backend> ErasedBackend for Erased<B> {
     fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept> {
         self.one(Command::ReleaseOrKeep, |it| async move {
             it.backend.release_or_keep(&request).await
-        })
-    }
-
-    fn extend(self: Arc<Self>, request: KeepRequest) -> Outcome<Extended> {
-        self.one(Command::Extend, |it| async move {
-            it.backend.extend(&request).await
         })
     }
 

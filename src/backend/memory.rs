@@ -10,11 +10,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::state::MemoryState;
-use super::waiters::Place;
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
-    Extended, Fence, ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Node, Release,
-    Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded, Fence,
+    ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Node, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 
@@ -77,23 +76,7 @@ impl Backend for Memory {
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        let mut state = self.state();
-        let now = Instant::now();
-        Ok(match state.extend(request, now) {
-            Extended::Kept { counter } => ReleasedOrKept::kept(counter),
-            Extended::Wanted { watchers } => {
-                let released = state.free(&request.key, now);
-                if let Some(next) = request.next {
-                    state.enter(&request.key, Place::exclusive(next, request.listens), now);
-                }
-                ReleasedOrKept::passed(released, watchers, request.next.is_some())
-            }
-            Extended::NotHeld => ReleasedOrKept::NotHeld,
-        })
-    }
-
-    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
-        Ok(self.state().extend(request, Instant::now()))
+        Ok(self.state().release_or_keep(request, Instant::now()))
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

@@ -19,9 +19,9 @@ mod subscribers;
 mod waiters;
 
 pub use contract::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Downgraded, Extended,
-    ForceReleased, Holder, Immediate, KeepRequest, LeaseId, Mode, Modes, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Downgraded, ForceReleased,
+    Holder, Immediate, KeepRequest, LeaseId, Mode, Modes, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 pub use hints::{Hint, HintSender, Hints};
 pub use memory::Memory;

@@ -26,7 +26,7 @@
 //! | method | default | implement it if the store |
 //! |---|---|---|
 //! | [`contend`](crate::Backend::contend), [`leave`](crate::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
-//! | [`release_or_keep`](crate::Backend::release_or_keep), [`extend`](crate::Backend::extend) | `release`, no change | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands |
+//! | [`release_or_keep`](crate::Backend::release_or_keep) | `release` | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands. It takes as many counters as the request asks for |
 //! | [`modes`](crate::Backend::modes) | exclusive leases only | has shared leases or permits. It then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest) and a [`ContendRequest`](crate::backend::ContendRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal) |
 //! | [`downgrade`](crate::Backend::downgrade) | an error: the store has no shared leases | has `modes` with shared leases |
 //! | [`recoveries`](crate::Backend::recoveries) | no hints | detects that it is available again after an outage |
@@ -354,7 +354,7 @@
 //! | `tokens_per_counter_…` | the number is 0 or above 256 |
 //! | `expired_lease_frees_key`, `expired_lease_is_not_renewed` | a method reads a row without a look at its end |
 //! | `concurrent_acquires_…` | the comparison and the write are not one step |
-//! | `release_or_keep_…`, `extend_…`, `keep_or_extend_…` | with the defaults: `release`, or the first hint of `watch` |
+//! | `release_or_keep_…`, `kept_lease_…` | with the default: `release`, or the first hint of `watch`; otherwise, with `belongs to the lease kept under`: the kept lease has fewer counters than requested |
 //! | `watch_in_effect_…`, with `the … subscription takes effect` | no hint when the subscription began |
 //! | `release_sends_hint_…`, `forced_release_sends_hint_…` | no hint to the other handle: the subscribers are those of one process |
 //! | `inspect_returns_…` | the id is not the text of the lease; a free key has a holder |

@@ -8,7 +8,6 @@ use super::clock::{Moment, Span};
 use super::contender::AcquireLoop;
 use super::effect::{Effects, Granted, Loss, Outgoing, Work};
 use super::engine::Engine;
-use super::extend_ahead::extend_ahead;
 use super::few::Few;
 use super::home::Home;
 use super::lane::Lane;
@@ -93,12 +92,6 @@ impl Engine {
             Work::TakeOver { attempt, home } => take_over(self, key, &attempt, home),
             Work::Return(home) => releaser::enqueue(self, key, home),
             Work::ReturnAgain(lease, home) => releaser::send_again(self, key, lease, home),
-            Work::ExtendAhead(lease, home) => {
-                if let Some(home) = self.home(home) {
-                    let task = extend_ahead(Arc::clone(self), home.id, key.clone(), lease);
-                    home.runtime.spawn(task);
-                }
-            }
             Work::ResolveGranted(outgoing, home) => self.resolve_granted(key, outgoing, home),
             Work::Resolve { lease, ttl, home } => self.resolve(key, lease, ttl, home),
         }

@@ -82,8 +82,6 @@ pub(super) enum Work {
     Return(RuntimeId),
     /// Resend the release of this lease: the task that sent it has stopped.
     ReturnAgain(Outgoing, RuntimeId),
-    /// Send an extension of this lease before its hand-off budget ends.
-    ExtendAhead(LeaseNumber, RuntimeId),
     /// Release a lease that was granted before, and that the backend may still hold, until the backend confirms it or it
     /// must have expired.
     ResolveGranted(Outgoing, RuntimeId),

@@ -170,7 +170,7 @@ impl Lease {
         self.expires_at
     }
 
-    /// Returns when the renewal or extension in flight was sent.
+    /// Returns when the renewal in flight was sent.
     pub(super) fn in_flight_since(&self) -> Option<Moment> {
         self.upkeep.in_flight_since()
     }

@@ -13,7 +13,7 @@
 //! | [`table`], [`counts`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, their numbers, the index of their deadlines, and the one place that carries out effects |
 //! | [`contender`], [`line`], [`yielded`], [`place`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
 //! | [`watch`] | subscriptions, and transfers that no acquire loop receives |
-//! | [`watchdog`], [`wake`], [`extend_ahead`] | renewals and checks of overdue work |
+//! | [`watchdog`], [`wake`] | renewals and checks of overdue work |
 //! | [`downgrade`] | makes the exclusive lock of a guard shared |
 //! | [`releaser`], [`release_queue`] | releases, in batches; the return of a lease with waiters, which keeps or releases it |
 //! | [`resolver`], [`unresolved`], [`backlog`] | leases of unknown fate, released without their lanes |
@@ -77,9 +77,6 @@
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
 //! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | resolve it | watchdog |
 //! | held | last release otherwise | surrendered | release | releaser |
-//! | held | handed off, the budget is about to end, waiters | | send an extension | its own task |
-//! | held | extended | | begin a fresh budget; the guard's deadline moves | watchdog |
-//! | held | not extended: other processes wait | | limit the hand-offs to one more turn | watchdog |
 //! | held | a renewal is due, see below | | renew | watchdog |
 //! | held | renewed | | the guard's deadline moves | watchdog |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
@@ -88,7 +85,7 @@
 //! | held | its runtime ends | | stop the renewals | watchdog of another runtime |
 //! | surrendered, no permit | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
 //! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first | releaser |
-//! | surrendered | renewed or extended, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
+//! | surrendered | renewed, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
 //! | surrendered | the releaser runs, the queue is empty | returning | release | releaser |
 //! | surrendered | the releaser runs, a waiter | returning | keep unless other processes wait | releaser |
 //! | surrendered, returning | the task does not run, a waiter in another runtime | | release from there as well | releaser there |
@@ -112,7 +109,6 @@
 //! | due | a third of the lease has passed | in flight | send a renewal | watchdog |
 //! | due | the backend may have lost it | due now | | watchdog |
 //! | due | a nested hold needs more than the remaining TTL | due now | | watchdog |
-//! | due | handed off, the budget is about to end | in flight | send an extension | its own task |
 //! | in flight | renewed, or kept | due | the guard's deadline moves | watchdog |
 //! | in flight | failed | retry due soon | | watchdog |
 //! | in flight | not held | | mark the guard lost | |
@@ -121,9 +117,9 @@
 //! | in flight | the reply is overdue, and its task may not run | in flight | send another renewal | watchdog of another runtime |
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
 //!
-//! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal or extension,
-//! which is due within 60 ms. A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find
-//! out whether more owners may share it.
+//! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal, which is due
+//! within 60 ms. A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find out whether
+//! more owners may share it.
 //!
 //! A backend that lost its last writes can have a place that this process left, and transfer the key to it. While the
 //! subscription to the key lasts and the runtime of its last waiter runs, the process leaves the place again
@@ -132,8 +128,8 @@
 //!
 //! # Invariants
 //!
-//! - A lane has at most one acquire or release in flight. Renewals and extensions may be in flight
-//!   concurrently, but none is sent after a release, and a release waits for the reply to one in flight.
+//! - A lane has at most one acquire or release in flight. A renewal may be in flight concurrently, but none is sent
+//!   after a release, and a release waits for the reply to one in flight.
 //!   A command whose task does not run is the exception: another runtime does not wait for it.
 //! - Processes that contend for one key take turns, in the order in which they entered the queue of the
 //!   backend. In a turn, each waiter that this process has at its start gets the lease once, for at most
@@ -187,7 +183,6 @@ mod effect;
 mod ending;
 mod engine;
 mod entry;
-mod extend_ahead;
 mod few;
 mod forced;
 #[cfg(feature = "metrics")]

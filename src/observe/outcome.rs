@@ -76,7 +76,6 @@ label! {
         Renew = "renew",
         Release = "release",
         ReleaseOrKeep = "release_or_keep",
-        Extend = "extend",
         Downgrade = "downgrade",
         Inspect = "inspect",
         ForceRelease = "force_release",

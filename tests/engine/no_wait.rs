@@ -248,29 +248,6 @@ async fn no_wait_while_lane_yields_ends_in_time() {
     }
 }
 
-/// The release waits for the reply to the extension, and the attempt for the release.
-#[tokio::test(start_paused = true)]
-async fn no_wait_during_extension_ends_in_time() {
-    let wire = Simulated::new(MS);
-    let locks = manager_on(&wire);
-    let held = locks.acquire("k").await.unwrap();
-    let (second, third) = (queued(&locks).await, queued(&locks).await);
-    sleep(20 * MS).await;
-    hang(&wire);
-    drop(held);
-    let held = second.await.unwrap();
-    sleep(MS).await;
-    assert_eq!(wire.sent(Command::Extend), 1);
-    let error = in_time(&locks).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy);
-    drop(third);
-    // The hand-off budget ends, so the lease does not stay in this process.
-    sleep(50 * MS).await;
-    drop(held);
-    assert_eq!(wire.sent(Command::Release), 0);
-    is_unavailable_in_time(&locks).await;
-}
-
 /// The store hangs at each of the keys, and the replies before that take most of the time.
 #[tokio::test(start_paused = true)]
 async fn no_wait_for_several_keys_ends_in_time() {

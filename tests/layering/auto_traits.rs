@@ -5,9 +5,8 @@ use crate::exports;
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Extended, Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest,
-    LeaseId, Modes, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed,
-    TransferTerms,
+    Downgraded, Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, Modes,
+    QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use tower_lock::{
     Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
@@ -85,7 +84,6 @@ assert_shared!(
     Renewed,
     Released,
     ReleasedOrKept,
-    Extended,
     Downgraded,
     ForceReleased,
     BackendErrorKind

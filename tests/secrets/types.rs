@@ -11,8 +11,8 @@ use tower::{Layer as _, Service as _, service_fn};
 use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Extended, Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release,
-    Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    Downgraded, Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released,
+    ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
 use tower_lock::{
@@ -154,7 +154,6 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.closed(&Renewed::NotHeld);
     canary.closed(&Released::Released);
     canary.closed(&ReleasedOrKept::kept(1));
-    canary.closed(&Extended::kept(1));
     canary.closed(&Downgraded::shared(1));
     canary.closed(&ForceReleased::NotHeld);
     canary.closed(&Credentials::new(USER, PASSWORD));

@@ -243,7 +243,6 @@ pub enum Command {
     Renew,
     Release,
     Pass,
-    Extend,
     Inspect,
     Force,
     Contend,

@@ -8,7 +8,7 @@ mod queueing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tower_lock::backend::{HintSender, LeaseId, Mode, ReleasedOrKept};
+use tower_lock::backend::{HintSender, LeaseId, Mode};
 
 use crate::plan::Command;
 use crate::queue::Queue;
@@ -53,9 +53,6 @@ pub enum Outcome {
     Kept {
         counter: Option<u64>,
     },
-    Wanted {
-        watchers: u32,
-    },
     NotHeld,
     Holder(Option<(LeaseId, Time)>),
 }
@@ -74,6 +71,8 @@ pub struct Item {
     pub listens: bool,
     /// The lease that enters the queue when this one is released.
     pub next: Option<LeaseId>,
+    /// The counters of a lease that is kept.
+    pub counters: u32,
 }
 
 /// What is known of a lease from outside of the engine.
@@ -300,12 +299,7 @@ impl Store {
                 record.ended = true;
             }
             Some(Outcome::Waiting { .. }) => record.waited = true,
-            Some(Outcome::NotHeld)
-                if !matches!(
-                    command,
-                    Command::Renew | Command::Extend | Command::Downgrade
-                ) =>
-            {
+            Some(Outcome::NotHeld) if !matches!(command, Command::Renew | Command::Downgrade) => {
                 record.ended = true;
             }
             Some(Outcome::NotHeld) => record.gone = true,
@@ -400,7 +394,7 @@ impl Store {
         {
             record.found_absent |= !is_held;
         }
-        let only_exclusive = matches!(command, Command::Extend | Command::Pass);
+        let only_exclusive = command == Command::Pass;
         let mode = self.mode(item.key, now);
         let other_mode = command == Command::Renew && mode != Some(item.mode);
         if only_exclusive && mode.is_some_and(|it| it != Mode::Exclusive) || other_mode {
@@ -422,12 +416,11 @@ impl Store {
                 Outcome::Renewed
             }
             Command::Downgrade => self.downgrade(item, lease, sent, now),
-            Command::Extend if watchers > 0 => Outcome::Wanted { watchers },
-            Command::Extend | Command::Pass if watchers == 0 => {
+            Command::Pass if watchers == 0 => {
                 self.lengthen(item, lease, sent, now);
                 self.decided(lease, now);
-                let counter = has_room(now)
-                    .then(|| self.next_counters(item.key, lease, ReleasedOrKept::COUNTERS, now));
+                let counter =
+                    has_room(now).then(|| self.next_counters(item.key, lease, item.counters, now));
                 Outcome::Kept { counter }
             }
             _ => {

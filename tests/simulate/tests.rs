@@ -99,6 +99,7 @@ fn item(manager: u128, ttl: i64) -> Item {
         ttl,
         listens: false,
         next: None,
+        counters: 1,
     }
 }
 

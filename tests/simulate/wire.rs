@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Extended, ForceReleased, Hints, Holder, KeepRequest, LeaseId, Mode, Modes, Release,
-    Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    Downgraded, ForceReleased, Hints, Holder, KeepRequest, LeaseId, Mode, Modes, Release, Released,
+    ReleasedOrKept, Renewal, Renewed, TransferTerms,
 };
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
@@ -46,6 +46,7 @@ fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
         ttl: time(ttl),
         listens: false,
         next: None,
+        counters: 1,
     }
 }
 
@@ -231,6 +232,7 @@ impl Backend for Wire {
         let item = Item {
             listens: request.listens,
             next: request.next.filter(|_| queue),
+            counters: request.counters,
             ..item(&request.key, Some(request.lease), request.ttl)
         };
         let queued = item.next.is_some();
@@ -246,16 +248,6 @@ impl Backend for Wire {
             }
             Outcome::LeftToOthers => ReleasedOrKept::passed(Released::LeftToOthers, 0, queued),
             Outcome::NotHeld => ReleasedOrKept::NotHeld,
-            other => unexpected(other),
-        })
-    }
-
-    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
-        let item = item(&request.key, Some(request.lease), request.ttl);
-        Ok(match self.one(Command::Extend, item).await? {
-            Outcome::Kept { counter } => Extended::kept(counter),
-            Outcome::Wanted { watchers } => Extended::wanted(watchers),
-            Outcome::NotHeld => Extended::NotHeld,
             other => unexpected(other),
         })
     }

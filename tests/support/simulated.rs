@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Extended, Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId,
-    Modes, Node, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    Downgraded, Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Modes, Node,
+    Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey, LockManager, Memory};
 use uuid::Uuid;
@@ -21,7 +21,6 @@ pub(crate) enum Command {
     Renew,
     Release,
     ReleaseOrKeep,
-    Extend,
     Downgrade,
 }
 
@@ -194,7 +193,6 @@ fn name(command: Command) -> &'static str {
         Command::Renew => "renew",
         Command::Release => "release",
         Command::ReleaseOrKeep => "release_or_keep",
-        Command::Extend => "extend",
         Command::Downgrade => "downgrade",
     }
 }
@@ -309,11 +307,6 @@ impl Backend for Simulated {
         let _in_flight = self.enter(&request.key);
         let fault = self.send(Command::ReleaseOrKeep, &request.key, request.lease);
         self.meet(fault, self.memory.release_or_keep(request)).await
-    }
-
-    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
-        let fault = self.send(Command::Extend, &request.key, request.lease);
-        self.meet(fault, self.memory.extend(request)).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

@@ -29,10 +29,8 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     acquire::concurrent_acquires_grant_exactly_one(one, other).await;
     keep::release_or_keep_without_watch_keeps_or_frees(one).await;
     keep::release_or_keep_of_watched_key_releases(one, other).await;
-    keep::extend_without_watch_extends_or_changes_nothing(one).await;
-    keep::extend_of_watched_key_changes_nothing(one, other).await;
-    keep::keep_or_extend_does_not_shorten_lease(one).await;
-    keep::keep_or_extend_without_lease_changes_nothing(one).await;
+    keep::kept_lease_is_not_shortened(one).await;
+    keep::release_or_keep_without_lease_changes_nothing(one).await;
     hint::watch_in_effect_sends_hint(one).await;
     hint::release_sends_hint_to_other_handle(one, other).await;
     hint::forced_release_sends_hint_to_other_handle(one, other).await;

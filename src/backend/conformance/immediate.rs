@@ -96,7 +96,6 @@ pub fn immediate_store_needs_no_runtime<B: Backend>(backend: &B) {
         let outcome = renewed(backend, &key, holder, LONG).await;
         assert_eq!(outcome, Renewed::Renewed);
         let keep = KeepRequest::new(key.clone(), holder, LONG);
-        definite(backend.extend(&keep).await, "extend");
         definite(backend.release_or_keep(&keep).await, "release_or_keep");
         let leaver = [Release::new(key.clone(), another)];
         only(backend.leave(&leaver).await, "leave");

@@ -4,10 +4,13 @@ use uuid::Uuid;
 
 use super::support::{LONG, busy, definite, fixture, grant, hinted, release};
 use crate::LockKey;
-use crate::backend::{Backend, Extended, KeepRequest, LeaseId, ReleasedOrKept};
+use crate::backend::{Backend, KeepRequest, LeaseId, ReleasedOrKept};
 
-/// Checks that `release_or_keep` without subscribers keeps the lease for the requested TTL under a larger
-/// counter, or releases it. A backend that cannot count subscribers releases it.
+/// More counters than a lease takes at first.
+const COUNTERS: u32 = 100;
+
+/// Checks that `release_or_keep` without subscribers keeps the lease for the requested TTL under as many larger
+/// counters as requested, or releases it. A backend that cannot count subscribers releases it.
 ///
 /// # Panics
 ///
@@ -46,58 +49,14 @@ pub async fn release_or_keep_of_watched_key_releases<B: Backend>(one: &B, other:
     release(other, &key, next).await;
 }
 
-/// Checks that `extend` without subscribers keeps the lease for the requested TTL under a larger counter,
-/// or changes nothing. A backend that cannot count subscribers changes nothing.
+/// Checks that `release_or_keep` does not shorten a lease that it keeps.
 ///
 /// # Panics
 ///
 /// Panics if the backend breaks this promise.
-pub async fn extend_without_watch_extends_or_changes_nothing<B: Backend>(backend: &B) {
-    let (key, holder, next) = fixture("extend-alone");
-    let before = grant(backend, &key, holder, LONG / 2).await;
-    match extend(backend, &key, holder).await {
-        Extended::Kept { counter } => {
-            goes_on(backend, &key, [holder, next], before, counter).await;
-        }
-        Extended::Wanted { .. } => {
-            let left = busy(backend, &key, next).await;
-            assert!(left <= LONG / 2, "an unchanged lease has {left:?} left");
-            release(backend, &key, holder).await;
-        }
-        Extended::NotHeld => panic!("a held lease was reported as not held"),
-    }
-}
-
-/// Checks that `extend` does not change a lease whose key another handle watches.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn extend_of_watched_key_changes_nothing<B: Backend>(one: &B, other: &B) {
-    let (key, holder, next) = fixture("extend-watched");
-    grant(one, &key, holder, LONG / 2).await;
-    let mut hints = other.watch(&key, Uuid::new_v4());
-    hinted(&mut hints, "the subscription takes effect").await;
-    let extended = extend(one, &key, holder).await;
-    let is_wanted = matches!(extended, Extended::Wanted { .. });
-    assert!(is_wanted, "another handle watches the key: {extended:?}");
-    let left = busy(other, &key, next).await;
-    assert!(left <= LONG / 2, "an unchanged lease has {left:?} left");
-    release(one, &key, holder).await;
-    hinted(&mut hints, "the lease was released").await;
-}
-
-/// Checks that `release_or_keep` and `extend` do not shorten a lease that they keep.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn keep_or_extend_does_not_shorten_lease<B: Backend>(backend: &B) {
+pub async fn kept_lease_is_not_shortened<B: Backend>(backend: &B) {
     let (key, holder, another) = fixture("pass-longer");
     grant(backend, &key, holder, 3 * LONG).await;
-    let extended = extend(backend, &key, holder).await;
-    let left = busy(backend, &key, another).await;
-    assert!(left > 2 * LONG, "{extended:?} cut the lease to {left:?}");
     let passed = release_or_keep(backend, &key, holder).await;
     if let ReleasedOrKept::Kept { .. } = passed {
         let left = busy(backend, &key, another).await;
@@ -106,12 +65,12 @@ pub async fn keep_or_extend_does_not_shorten_lease<B: Backend>(backend: &B) {
     }
 }
 
-/// Checks that `release_or_keep` and `extend` change nothing for a lease that does not hold the key.
+/// Checks that `release_or_keep` changes nothing for a lease that does not hold the key.
 ///
 /// # Panics
 ///
 /// Panics if the backend breaks this promise.
-pub async fn keep_or_extend_without_lease_changes_nothing<B: Backend>(backend: &B) {
+pub async fn release_or_keep_without_lease_changes_nothing<B: Backend>(backend: &B) {
     let (key, holder, another) = fixture("pass-another");
     for held in [false, true] {
         if held {
@@ -119,22 +78,14 @@ pub async fn keep_or_extend_without_lease_changes_nothing<B: Backend>(backend: &
         }
         let passed = release_or_keep(backend, &key, another).await;
         assert_eq!(passed, ReleasedOrKept::NotHeld, "it does not hold the key");
-        let extended = extend(backend, &key, another).await;
-        let is_extended = matches!(extended, Extended::Kept { .. });
-        assert!(!is_extended, "it does not hold the key: {extended:?}");
     }
     busy(backend, &key, another).await;
     release(backend, &key, holder).await;
 }
 
 async fn release_or_keep<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> ReleasedOrKept {
-    let request = KeepRequest::new(key.clone(), lease, LONG);
+    let request = KeepRequest::new(key.clone(), lease, LONG).with_counters(COUNTERS);
     definite(backend.release_or_keep(&request).await, "release_or_keep")
-}
-
-async fn extend<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Extended {
-    let request = KeepRequest::new(key.clone(), lease, LONG);
-    definite(backend.extend(&request).await, "extend")
 }
 
 /// Asserts that the lease of `holder` continues, and that no later grant uses its counters.
@@ -152,7 +103,7 @@ async fn goes_on<B: Backend>(
     release(backend, key, holder).await;
     let after = grant(backend, key, next, LONG).await;
     assert!(
-        after >= counter + u64::from(ReleasedOrKept::COUNTERS),
+        after >= counter + u64::from(COUNTERS),
         "granted under {after}, which belongs to the lease kept under {counter}"
     );
     release(backend, key, next).await;

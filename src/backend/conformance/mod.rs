@@ -75,9 +75,8 @@ pub use immediate::{
     immediate_commands_match_others, immediate_lease_expires, immediate_store_needs_no_runtime,
 };
 pub use keep::{
-    extend_of_watched_key_changes_nothing, extend_without_watch_extends_or_changes_nothing,
-    keep_or_extend_does_not_shorten_lease, keep_or_extend_without_lease_changes_nothing,
-    release_or_keep_of_watched_key_releases, release_or_keep_without_watch_keeps_or_frees,
+    kept_lease_is_not_shortened, release_or_keep_of_watched_key_releases,
+    release_or_keep_without_lease_changes_nothing, release_or_keep_without_watch_keeps_or_frees,
 };
 pub use lease::{
     batch_returns_one_result_per_item, empty_batch_returns_no_results,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Downgraded, Extended, ForceReleased,
-    Holder, Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Downgraded, ForceReleased, Holder,
+    Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::backend::{ContendRequest, Contended, Hints};
@@ -186,8 +186,8 @@ pub trait Backend: Send + Sync + 'static {
     /// otherwise. A process waits if it is in the queue or subscribed to the key.
     ///
     /// The engine calls this when a lease has used up its hand-off budget in this process. The calling
-    /// process is not subscribed to the key. A lease that is kept continues under
-    /// [`ReleasedOrKept::COUNTERS`] fresh counters, or under its own if the store has no room to count.
+    /// process is not subscribed to the key. A lease that is kept continues under the requested number of fresh
+    /// [`counters`](KeepRequest::counters), or under its own if the store has no room to count.
     ///
     /// If the lease is released and the request has a [`next`](KeepRequest::next) lease, that lease enters the
     /// queue in the same step. The waiters of the calling process then wait behind all others.
@@ -213,24 +213,6 @@ pub trait Backend: Send + Sync + 'static {
                 None => Err(BackendError::no_outcome()),
             }
         }
-    }
-
-    /// Keeps the lease for the requested TTL if no other process waits for the key, and changes
-    /// nothing otherwise. By default it changes nothing.
-    ///
-    /// The engine calls this before [`release_or_keep`](Self::release_or_keep), while the lease is held.
-    /// The next local waiters then need not wait for that reply.
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, the lease is kept or unchanged. A repeat decides again, and a second keep uses fresh
-    /// counters.
-    fn extend(
-        &self,
-        request: &KeepRequest,
-    ) -> impl Future<Output = Result<Extended, BackendError>> + Send {
-        let _unused = request;
-        ready(Ok(Extended::wanted(0)))
     }
 
     /// Makes an exclusive lease shared, in one step, so that no exclusive lease holds the key in between.
@@ -303,7 +285,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// For both:
     ///
-    /// - [`release_or_keep`](Self::release_or_keep) and [`extend`](Self::extend) are for exclusive leases.
+    /// - [`release_or_keep`](Self::release_or_keep) is for exclusive leases.
     fn modes(&self) -> Modes {
         Modes::EXCLUSIVE
     }

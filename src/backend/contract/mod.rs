@@ -17,7 +17,5 @@ pub use holder::Holder;
 pub use immediate::Immediate;
 pub use lease_id::LeaseId;
 pub use mode::Modes;
-pub use outcome::{
-    Acquired, Downgraded, Extended, ForceReleased, Released, ReleasedOrKept, Renewed,
-};
+pub use outcome::{Acquired, Downgraded, ForceReleased, Released, ReleasedOrKept, Renewed};
 pub use request::{AcquireRequest, KeepRequest, Release, Renewal};

@@ -95,9 +95,9 @@ pub enum ReleasedOrKept {
     /// No other process waits: the lease continues.
     #[non_exhaustive]
     Kept {
-        /// The first of [`ReleasedOrKept::COUNTERS`] consecutive counters that only this lease uses.
-        /// They are fresh bases of fencing tokens, so a busy key needs few commands. `None` if the store
-        /// has no room to count: the lease continues with the tokens that are left of its own counter.
+        /// The first of the [requested](super::KeepRequest::counters) consecutive counters, which only this lease
+        /// uses. They are fresh bases of fencing tokens, so a busy key needs few commands. `None` if the store has no
+        /// room to count: the lease continues with the tokens that are left of its own counter.
         counter: Option<u64>,
     },
     /// Other processes may be waiting: the lease has ended.
@@ -121,9 +121,6 @@ pub enum ReleasedOrKept {
 }
 
 impl ReleasedOrKept {
-    /// The number of counters that a kept lease receives at once.
-    pub const COUNTERS: u32 = 8;
-
     /// Creates the outcome of a lease that continues under `counter` and the counters after it, or under its
     /// own if there is none.
     #[must_use]
@@ -158,42 +155,6 @@ impl ReleasedOrKept {
             *transfers = terms.into();
         }
         self
-    }
-}
-
-/// The outcome of [`Backend::extend`](super::Backend::extend).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Extended {
-    /// No other process waits: the lease continues for the requested TTL.
-    #[non_exhaustive]
-    Kept {
-        /// The first of the lease's fresh counters, as in [`ReleasedOrKept::Kept`].
-        counter: Option<u64>,
-    },
-    /// Other processes may be waiting: the lease is unchanged.
-    #[non_exhaustive]
-    Wanted {
-        /// The number of other processes that wait, or 0 if it is unknown.
-        watchers: u32,
-    },
-    /// The lease did not hold the key.
-    NotHeld,
-}
-
-impl Extended {
-    /// Creates the outcome of a lease that continues under `counter` and the counters after it, or under its
-    /// own if there is none.
-    #[must_use]
-    pub fn kept(counter: impl Into<Option<u64>>) -> Self {
-        let counter = counter.into();
-        Self::Kept { counter }
-    }
-
-    /// Creates the outcome of an unchanged lease for which `watchers` other processes may be waiting.
-    #[must_use]
-    pub fn wanted(watchers: u32) -> Self {
-        Self::Wanted { watchers }
     }
 }
 

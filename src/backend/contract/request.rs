@@ -116,8 +116,7 @@ impl Release {
     }
 }
 
-/// The request of [`Backend::release_or_keep`](super::Backend::release_or_keep) and
-/// [`Backend::extend`](super::Backend::extend).
+/// The request of [`Backend::release_or_keep`](super::Backend::release_or_keep).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeepRequest {
@@ -127,24 +126,38 @@ pub struct KeepRequest {
     pub lease: LeaseId,
     /// The requested TTL from now on. A longer remaining TTL stays.
     pub ttl: Duration,
-    /// The lease that enters the queue if this one is released, or `None` if no waiter of this process is
-    /// left. [`Backend::extend`](super::Backend::extend) ignores it.
+    /// How many consecutive counters the lease takes if it is kept, from 1 to [`MAX_COUNTERS`](Self::MAX_COUNTERS). The
+    /// engine requests twice as many as the owners of this process used since the last grant or keep.
+    pub counters: u32,
+    /// The lease that enters the queue if this one is released, or `None` if no waiter of this process is left.
     pub next: Option<LeaseId>,
     /// `true` if `next` listens, as in [`ContendRequest::listens`](crate::backend::ContendRequest::listens).
     pub listens: bool,
 }
 
 impl KeepRequest {
-    /// Creates a request to keep the lease on `key` for `ttl` from now on, without a next lease.
+    /// The largest number of [`counters`](Self::counters).
+    pub const MAX_COUNTERS: u32 = 256;
+
+    /// Creates a request to keep the lease on `key` for `ttl` from now on, under one counter and without a next lease.
     #[must_use]
     pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
         Self {
             key,
             lease,
             ttl,
+            counters: 1,
             next: None,
             listens: false,
         }
+    }
+
+    /// Sets how many counters the lease takes if it is kept, at least 1 and at most
+    /// [`MAX_COUNTERS`](Self::MAX_COUNTERS).
+    #[must_use]
+    pub fn with_counters(mut self, counters: u32) -> Self {
+        self.counters = counters.clamp(1, Self::MAX_COUNTERS);
+        self
     }
 
     /// Sets the lease that enters the queue if this one is released, and whether it listens.

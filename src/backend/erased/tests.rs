@@ -71,13 +71,6 @@ impl Backend for Flawed {
         self.call(self.each(Released::Released))
     }
 
-    fn extend(
-        &self,
-        _: &KeepRequest,
-    ) -> impl Future<Output = Result<Extended, BackendError>> + Send {
-        self.call(Ok(Extended::wanted(0)))
-    }
-
     fn watch(&self, _: &LockKey, _: Uuid) -> Hints {
         Hints::channel().1
     }
@@ -202,8 +195,6 @@ async fn panicking_commands_are_unknown() {
         assert!(is_unknown(&contended), "{contended:?}");
         let kept = ErasedBackend::release_or_keep(new(), keep()).await;
         assert!(is_unknown(&kept), "{kept:?}");
-        let extended = ErasedBackend::extend(new(), keep()).await;
-        assert!(is_unknown(&extended), "{extended:?}");
         let holder = ErasedBackend::inspect(new(), key()).await;
         assert!(is_unknown(&holder), "{holder:?}");
         let freed = ErasedBackend::force_release(new(), key()).await;

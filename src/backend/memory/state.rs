@@ -11,8 +11,8 @@ use crate::LockKey;
 use crate::backend::subscribers::Subscribers;
 use crate::backend::waiters::{Next, Place, Waiters};
 use crate::backend::{
-    AcquireRequest, Acquired, ContendRequest, Contended, Downgraded, Extended, KeepRequest,
-    LeaseId, Mode, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, ContendRequest, Contended, Downgraded, KeepRequest, LeaseId, Mode,
+    Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::key::KeyMap;
 
@@ -271,18 +271,27 @@ impl MemoryState {
         }
     }
 
-    pub(super) fn extend(&mut self, request: &KeepRequest, now: Instant) -> Extended {
+    pub(super) fn release_or_keep(
+        &mut self,
+        request: &KeepRequest,
+        now: Instant,
+    ) -> ReleasedOrKept {
         let watchers = self.watchers.get_mut(&request.key);
         let watchers = u32::try_from(watchers.map_or(0, Subscribers::prune)).unwrap_or(u32::MAX);
         let watchers = watchers.max(self.queued(&request.key, now));
         let Some(held) = self.held_by(&request.key, request.lease, now) else {
-            return Extended::NotHeld;
+            return ReleasedOrKept::NotHeld;
         };
         if watchers > 0 {
-            return Extended::wanted(watchers);
+            let released = self.free(&request.key, now);
+            if let Some(next) = request.next {
+                let place = Place::exclusive(next, request.listens);
+                self.enter(&request.key, place, now);
+            }
+            return ReleasedOrKept::passed(released, watchers, request.next.is_some());
         }
         held.expires = held.expires.max(now + request.ttl);
-        Extended::kept(self.next_counters(ReleasedOrKept::COUNTERS))
+        ReleasedOrKept::kept(self.next_counters(request.counters))
     }
 
     pub(super) fn renew(&mut self, renewal: &Renewal, now: Instant) -> Renewed {

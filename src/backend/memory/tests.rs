@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::entry::Entry;
 use super::*;
 use crate::backend::subscribers::Subscribers;
-use crate::backend::waiters::Waiters;
+use crate::backend::waiters::{Place, Waiters};
 use crate::backend::{LeaseId, Mode};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -8,15 +8,15 @@ use deadpool_redis::Pool;
 use uuid::Uuid;
 
 use super::RedisBackendBuilder;
-use super::command::{Cause, Passed, spread_quarantine};
+use super::command::{Cause, spread_quarantine};
 use super::inner::Inner;
 use super::notify::Watcher;
 use super::topology::{Route, in_batches};
 use crate::LockKey;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Extended, Fence, ForceReleased, Hints, Holder, KeepRequest, Mode, Modes, Node,
-    Release, Released, ReleasedOrKept, Renewal, Renewed,
+    Downgraded, Fence, ForceReleased, Hints, Holder, KeepRequest, Mode, Modes, Node, Release,
+    Released, ReleasedOrKept, Renewal, Renewed,
 };
 
 /// Leases in Redis 6.2 or newer, shared with Redisson's `getLock`.
@@ -245,34 +245,7 @@ impl Backend for RedisBackend {
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
         request.listens &= inner.is_subscribed(key);
-        let passed = inner.calls.release_or_keep(at, &request, own, true);
-        Ok(match passed.await? {
-            Passed::Kept(counter) => ReleasedOrKept::kept(counter),
-            Passed::Wanted {
-                released,
-                others,
-                queued,
-                transfers,
-            } => ReleasedOrKept::passed(released, others, queued).with_transfers(transfers),
-            Passed::NotHeld => ReleasedOrKept::NotHeld,
-        })
-    }
-
-    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
-        let inner = &*self.inner;
-        let key = &request.key;
-        let Some(own) = inner.own_subscribers(key) else {
-            return Ok(Extended::wanted(0));
-        };
-        let route = inner.topology.route(key)?;
-        inner.network.saw_lease(request.ttl);
-        let at = inner.calls.at(&route, key);
-        let passed = inner.calls.release_or_keep(at, request, Some(own), false);
-        Ok(match passed.await? {
-            Passed::Kept(counter) => Extended::kept(counter),
-            Passed::Wanted { others, .. } => Extended::wanted(others),
-            Passed::NotHeld => Extended::NotHeld,
-        })
+        inner.calls.release_or_keep(at, &request, own).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

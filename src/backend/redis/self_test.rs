@@ -233,13 +233,10 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
         calls.renew_all(at.route, &renewals).map(all).boxed(),
         // The first call keeps the lease and the second releases it.
         calls
-            .release_or_keep(at, &keep, Some(0), true)
+            .release_or_keep(at, &keep, Some(0))
             .map_ok(drop)
             .boxed(),
-        calls
-            .release_or_keep(at, &keep, None, true)
-            .map_ok(drop)
-            .boxed(),
+        calls.release_or_keep(at, &keep, None).map_ok(drop).boxed(),
         calls.release_all(at.route, &releases).map(all).boxed(),
     ]);
     trials.push(calls.release_holder(at, &holder).map_ok(drop).boxed());

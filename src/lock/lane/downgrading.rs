@@ -1,6 +1,6 @@
 //! The events of a downgrade: an exclusive lease becomes shared.
 //!
-//! The lane reserves the lease, sends the command once no renewal or extension is in flight, and applies the reply:
+//! The lane reserves the lease, sends the command once no renewal is in flight, and applies the reply:
 //!
 //! | reply | next phase | effect |
 //! |---|---|---|
@@ -10,8 +10,8 @@
 //! | unknown, or none because the runtime has ended | surrendered | mark the guard lost; release the lease in either mode |
 //! | any, and the guard was released or lost before | surrendered | release the lease in either mode |
 //!
-//! From the command until its reply, the mode of the lease is not known. Until then it is not renewed, extended, kept
-//! or handed off. Until its end, the owner gets further shared holds, but no exclusive one.
+//! From the command until its reply, the mode of the lease is not known. Until then it is not renewed, kept or handed
+//! off. Until its end, the owner gets further shared holds, but no exclusive one.
 
 use std::sync::Arc;
 

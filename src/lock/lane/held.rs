@@ -171,10 +171,6 @@ impl Lane {
             // It may have been ahead of those that may share the lease.
             self.admit(key, now, effects);
         }
-        if let Some(lease) = self.asks_ahead(now) {
-            let home = self.home.unwrap_or(claim.home);
-            effects.work.push(Work::ExtendAhead(lease, home));
-        }
         if self.queue.is_empty() && self.holder_homes().is_empty() {
             self.queue.forget_elsewhere();
         }
@@ -217,16 +213,6 @@ impl Lane {
             self.move_to(claim.home);
         }
         picked_up
-    }
-
-    /// Returns the lease if an extension should be sent for the next waiters.
-    fn asks_ahead(&mut self, now: Moment) -> Option<LeaseNumber> {
-        let next = self.queue.first()?.claim.terms;
-        let Phase::Held(Tenure { lease, .. }) = &mut self.phase else {
-            return None;
-        };
-        let asks = lease.may_pass_to(next, now) && lease.asks_ahead(now);
-        asks.then(|| lease.number())
     }
 
     /// Begins the return of a lease without holds, by a task in `home`.

@@ -1,10 +1,7 @@
-//! The replies to renewals and extensions.
-
-use std::time::Duration;
+//! The replies to renewals.
 
 use super::state::{Lane, Phase};
-use super::tenure::TAKE_OVER;
-use crate::backend::{BackendError, Extended, Renewal, Renewed};
+use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
@@ -29,15 +26,15 @@ impl Lane {
     ) -> bool {
         let wants = self.wants_renewal(renewal, replied.now);
         if !wants && !self.is_before_downgrade(renewal) {
-            self.replied(renewal, Effective::No, replied, effects, |lease, _| {
+            self.replied(renewal, Effective::No, replied, effects, |lease| {
                 lease.retry_renewal(replied.now);
             });
         }
         wants
     }
 
-    /// Returns `true` if a downgrade has overtaken this renewal or extension, whose task did not run. Only the reply to the
-    /// downgrade shows what became of the lease.
+    /// Returns `true` if a downgrade has overtaken this renewal, whose task did not run. Only the reply to the downgrade
+    /// shows what became of the lease.
     fn is_before_downgrade(&self, renewal: &Renewal) -> bool {
         let lease = match &self.phase {
             Phase::Held(tenure) => &tenure.lease,
@@ -65,7 +62,7 @@ impl Lane {
             Err(error) if error.may_have_taken_effect() => Effective::Yes,
             Err(_) => Effective::No,
         };
-        self.replied(renewal, effective, replied, effects, |lease, _| {
+        self.replied(renewal, effective, replied, effects, |lease| {
             lease.renewal_answered(renewal.ttl, sent_at, outcome, replied.now);
         });
         if let Err(error) = outcome {
@@ -82,43 +79,15 @@ impl Lane {
         }
     }
 
-    /// Applies the reply to an extension.
-    pub(in crate::lock) fn extended(
-        &mut self,
-        extension: &Renewal,
-        sent_at: Moment,
-        outcome: &Result<Extended, BackendError>,
-        replied: Replied,
-        effects: &mut Effects,
-    ) {
-        if self.is_before_downgrade(extension) {
-            return;
-        }
-        let effective = match outcome {
-            Ok(Extended::Kept { .. }) => Effective::Yes,
-            Ok(Extended::Wanted { .. }) => Effective::No,
-            Ok(Extended::NotHeld) => Effective::LeaseGone,
-            Err(error) if error.may_have_taken_effect() => Effective::Yes,
-            Err(_) => Effective::No,
-        };
-        self.replied(extension, effective, replied, effects, |lease, waiting| {
-            lease.extension_answered(extension.ttl, sent_at, outcome, waiting, replied.now);
-        });
-        if let Err(error) = outcome {
-            self.renewal_failed(extension.lease, error, replied.now);
-        }
-    }
-
-    /// Applies a reply by `update`, which receives the lease and the number of waiters.
+    /// Applies a reply by `update`.
     fn replied(
         &mut self,
         renewal: &Renewal,
         effective: Effective,
         Replied { home, now }: Replied,
         effects: &mut Effects,
-        update: impl FnOnce(&mut Lease, usize),
+        update: impl FnOnce(&mut Lease),
     ) {
-        let waiting = self.queue.len();
         // A caller may have observed the loss, so this reply must not undo it.
         let is_lost = matches!(&self.phase, Phase::Held(tenure) if !tenure.is_held(now));
         let lease = match &mut self.phase {
@@ -145,7 +114,7 @@ impl Lane {
             }
             return;
         };
-        update(lease, waiting);
+        update(lease);
         match &mut self.phase {
             Phase::Held(_) if effective == Effective::LeaseGone => {
                 self.lose(LostReason::NotHeld, now, effects);
@@ -166,29 +135,6 @@ impl Lane {
             Phase::Held(tenure) => tenure.lease.is(renewal.lease),
             Phase::Returning(returning) => !returning.sent && returning.lease.is(renewal.lease),
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => false,
-        }
-    }
-
-    /// Begins an extension by a task in `home`, and returns the TTL to request. Returns `None` if it is no longer needed.
-    pub(in crate::lock) fn start_extension(
-        &mut self,
-        number: LeaseNumber,
-        home: RuntimeId,
-        now: Moment,
-    ) -> Option<Duration> {
-        let waits = !self.queue.is_empty();
-        let elsewhere = self.home != Some(home);
-        match &mut self.phase {
-            Phase::Held(tenure)
-                if tenure.lease.number() == number && tenure.is_held(now) && waits =>
-            {
-                let ttl = tenure.lease.start_extension(now)?;
-                if elsewhere {
-                    tenure.lease.expect_reply_within(TAKE_OVER, now);
-                }
-                Some(ttl)
-            }
-            _ => None,
         }
     }
 }

@@ -23,6 +23,8 @@ pub(in crate::lock) enum Order {
 pub(in crate::lock) struct ReleaseOrKeep {
     pub(in crate::lock) outgoing: Outgoing,
     pub(in crate::lock) ttl: Span,
+    /// How many counters the lease takes if it is kept.
+    pub(in crate::lock) counters: u32,
     /// The lease has no token left for the next holder.
     pub(in crate::lock) needs_counter: bool,
 }
@@ -32,6 +34,8 @@ pub(in crate::lock) struct ReleaseOrKeep {
 pub(in crate::lock) struct Kept {
     /// The first fresh counter. Without one, the lease has tokens left.
     pub(in crate::lock) counter: Option<u64>,
+    /// The number of fresh counters.
+    pub(in crate::lock) counters: u32,
     pub(in crate::lock) ttl: Span,
     pub(in crate::lock) sent_at: Moment,
     /// The runtime of the task that sent the command.
@@ -70,6 +74,7 @@ impl Lane {
         let release_or_keep = ReleaseOrKeep {
             outgoing,
             ttl: lease.ttl(),
+            counters: lease.next_counters(),
             needs_counter: !lease.has_tokens(),
         };
         self.move_to(home);
@@ -165,6 +170,7 @@ impl Lane {
     ) {
         let Kept {
             counter,
+            counters,
             ttl,
             sent_at,
             home,
@@ -189,7 +195,7 @@ impl Lane {
             may_be_lost,
             ..
         } = returning;
-        lease.keep(counter, sent_at, ttl.get());
+        lease.keep(counter, counters, (sent_at, ttl.get()), now);
         if may_be_lost {
             lease.retire();
             return self.surrender(lease, report, home, now, effects);

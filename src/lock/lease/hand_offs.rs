@@ -2,18 +2,14 @@
 
 use std::time::Duration;
 
-use super::upkeep::Upkeep;
-use super::{Lease, RENEW_AT};
+use super::Lease;
 use crate::FencingToken;
-use crate::backend::{BackendError, Extended, Mode, ReleasedOrKept, Renewed};
+use crate::backend::{KeepRequest, Mode};
 use crate::lock::claim::Terms;
 use crate::lock::clock::{Moment, Span};
 
 /// The longest time for which one lease is handed off in this process before the backend decides.
 pub(super) const HANDOFF_TIME: Duration = Duration::from_millis(50);
-
-/// The time before the end of [`HANDOFF_TIME`] at which an extension is sent at the latest.
-const ASK_AHEAD: Duration = Duration::from_millis(25);
 
 /// The shortest turn of this process while other processes wait. A turn costs several commands, which more
 /// than one short hold should pay for.
@@ -29,7 +25,6 @@ pub(super) struct HandOffs {
     turn: u32,
     /// A turn that has begun lasts at least until then.
     turn_until: Option<Moment>,
-    ask: Ask,
 }
 
 impl HandOffs {
@@ -39,21 +34,12 @@ impl HandOffs {
             handed_off: 0,
             turn: tokens,
             turn_until: None,
-            ask: Ask::NotYet,
         }
     }
 
     fn has_tokens(&self) -> bool {
         self.handed_off + 1 < self.tokens
     }
-}
-
-/// Whether an extension was sent, at most once under the same counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask {
-    NotYet,
-    /// An extension was sent, or is known to be rejected.
-    Done,
 }
 
 impl Lease {
@@ -117,7 +103,6 @@ impl Lease {
         let it = self.hand_offs_mut();
         it.turn = it.turn.min(it.handed_off.saturating_add(holders));
         it.turn_until = Some(now + SHORTEST_TURN);
-        it.ask = Ask::Done;
     }
 
     /// Ends the hand-offs: the next holder needs a fresh counter.
@@ -125,78 +110,25 @@ impl Lease {
         self.hands_off_until = None;
     }
 
-    /// Returns `true` if an extension should be sent now, so that its reply arrives before the budget ends.
-    pub(in crate::lock) fn asks_ahead(&mut self, now: Moment) -> bool {
-        let Some(until) = self.hands_off_until else {
-            return false;
-        };
-        let it = self.hand_offs();
-        let soon = it.handed_off * 2 >= it.turn || now + ASK_AHEAD >= until;
-        let asks = soon && it.ask == Ask::NotYet && !self.is_in_flight();
-        if asks {
-            self.hand_offs_mut().ask = Ask::Done;
-        }
-        asks
+    /// Returns how many counters the next turn should have: enough for twice the holders of this one, so that a busy key
+    /// needs few commands. The counter of a node must not outrun the microseconds of its clock, even if thousands of
+    /// keys are handed off a few times in each turn.
+    pub(in crate::lock) fn next_counters(&self) -> u32 {
+        let holders = self.hand_offs().handed_off.saturating_add(1);
+        let counters = holders
+            .saturating_mul(2)
+            .div_ceil(self.tokens_per_counter());
+        counters.clamp(1, KeepRequest::MAX_COUNTERS)
     }
 
-    /// Begins an extension, and returns the TTL to request. Returns `None` if a command is in flight, or if
-    /// the next holder needs a fresh counter.
-    ///
-    /// A release waits for the reply to an extension, as for that to a renewal.
-    pub(in crate::lock) fn start_extension(&mut self, now: Moment) -> Option<Duration> {
-        if self.is_in_flight() || self.hands_off_until.is_none() {
-            return None;
-        }
-        self.upkeep = Upkeep::sent(now);
-        Some(self.ttl.get())
-    }
-
-    /// Applies the reply to an extension. `waiting` is the number of waiters in this process.
-    pub(in crate::lock) fn extension_answered(
+    /// Continues the lease that the backend kept, under `counters` fresh counters from `counter` on, or the present ones.
+    pub(in crate::lock) fn keep(
         &mut self,
-        ttl: Duration,
-        sent_at: Moment,
-        outcome: &Result<Extended, BackendError>,
-        waiting: usize,
+        counter: Option<u64>,
+        counters: u32,
+        (sent_at, ttl): (Moment, Duration),
         now: Moment,
     ) {
-        let renewed = match outcome {
-            Ok(Extended::Kept { counter }) => {
-                // A retired lease needs a counter drawn after the retirement. A late reply has a counter that was
-                // drawn before the present one.
-                let is_late = counter.is_some_and(|counter| counter <= self.counter);
-                if self.hands_off_until.is_some() && !is_late {
-                    let again = self.upkeep.is_due_again(now);
-                    self.keep(*counter, sent_at, ttl);
-                    if again {
-                        self.upkeep = Upkeep::Due(now);
-                        return;
-                    }
-                }
-                Ok(Renewed::Renewed)
-            }
-            Ok(Extended::Wanted { watchers }) => {
-                if *watchers > 0 {
-                    // The present holder is one of them.
-                    self.take_turns(waiting + 1, now);
-                }
-                // The lease is unchanged: the renewal is due a third after the last grant or renewal.
-                self.upkeep = if self.upkeep.is_due_again(now) || self.is_short {
-                    Upkeep::Due(now)
-                } else {
-                    let left = self.ttl.get() / RENEW_AT * (RENEW_AT - 1);
-                    Upkeep::Due(self.valid_until.before(left))
-                };
-                return;
-            }
-            Ok(Extended::NotHeld) => Ok(Renewed::NotHeld),
-            Err(error) => Err(error.clone()),
-        };
-        self.renewal_answered(ttl, sent_at, &renewed, now);
-    }
-
-    /// Continues the lease that the backend kept, under fresh counters or the present ones.
-    pub(in crate::lock) fn keep(&mut self, counter: Option<u64>, sent_at: Moment, ttl: Duration) {
         let HandOffs {
             tokens, handed_off, ..
         } = self.hand_offs();
@@ -204,7 +136,7 @@ impl Lease {
             Some(counter) => {
                 self.counter = counter;
                 let tokens = self.tokens_per_counter();
-                HandOffs::new(tokens.saturating_mul(ReleasedOrKept::COUNTERS))
+                HandOffs::new(tokens.saturating_mul(counters))
             }
             None => HandOffs {
                 handed_off,
@@ -212,7 +144,8 @@ impl Lease {
             },
         };
         *self.hand_offs_mut() = kept;
-        self.hands_off_until = Some(sent_at + HANDOFF_TIME);
+        // A distant store would leave little of a budget that counts from the command.
+        self.hands_off_until = Some(now + HANDOFF_TIME);
         self.prolong(sent_at, Span::new(ttl));
     }
 }

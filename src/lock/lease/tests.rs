@@ -2,7 +2,7 @@ use super::hand_offs::SHORTEST_TURN;
 use super::*;
 use crate::FencingToken;
 use crate::backend::BackendErrorKind;
-use crate::backend::{Extended, ReleasedOrKept};
+use crate::backend::KeepRequest;
 use crate::lock::tests::{FIXED, MS, RENEWED, SECOND, SHORT, TOKENS, number};
 
 const TTL: Duration = RENEWED.ttl.get();
@@ -70,31 +70,6 @@ fn lease_suspect_in_renewal_is_renewed_again() {
     lease.start_renewal(now + 2 * MS);
     lease.renewal_answered(TTL, now + 2 * MS, &RENEWED_OK, now + 3 * MS);
     assert_eq!(lease.next_renewal(), Some(now + (2 * MS + TTL / 3)));
-}
-
-#[test]
-fn lease_suspect_in_extension_is_renewed() {
-    let (mut lease, now) = lease(RENEWED);
-    let third = now + TTL / 3;
-    assert_eq!(lease.start_extension(now), Some(TTL));
-    lease.extension_answered(TTL, now, &Ok(Extended::wanted(0)), 1, now);
-    let due = lease.next_renewal().expect("due");
-    assert!(due <= third && due >= third.before(TTL / 50), "as before");
-    lease.start_extension(now);
-    lease.mark_suspect(now);
-    lease.extension_answered(TTL, now, &Ok(Extended::wanted(0)), 1, now);
-    assert_eq!(lease.next_renewal(), Some(now));
-}
-
-#[test]
-fn lease_suspect_in_granted_extension_is_renewed() {
-    for counter in [Some(200), None] {
-        let (mut lease, now) = lease(RENEWED);
-        lease.start_extension(now);
-        lease.mark_suspect(now);
-        lease.extension_answered(TTL, now, &Ok(Extended::kept(counter)), 1, now);
-        assert_eq!(lease.next_renewal(), Some(now), "{counter:?}");
-    }
 }
 
 #[test]
@@ -217,13 +192,10 @@ fn retired_lease_is_renewed_but_not_handed_off() {
     assert!(lease.may_pass_to(RENEWED, now));
     lease.retire();
     assert!(!lease.may_pass_to(RENEWED, now));
-    assert!(!lease.asks_ahead(now + 99 * MS));
-    assert_eq!(lease.start_extension(now), None);
     assert_eq!(lease.start_renewal(now + TTL / 3), Some(TTL));
-    // An extension sent before the retirement provides no counter.
-    lease.extension_answered(TTL, now, &Ok(Extended::kept(200)), 1, now);
-    assert!(!lease.may_pass_to(RENEWED, now));
-    lease.keep(Some(200), now, TTL);
+    lease.renewal_answered(TTL, now, &RENEWED_OK, now);
+    assert!(!lease.may_pass_to(RENEWED, now), "a renewal has no counter");
+    lease.keep(Some(200), 1, (now, TTL), now);
     assert!(lease.may_pass_to(RENEWED, now), "under a fresh counter");
     assert_eq!(lease.token(), FencingToken::new(200, TOKENS, 0));
 }
@@ -240,7 +212,7 @@ fn lease_not_held_is_not_handed_off() {
 fn lease_near_its_end_is_not_handed_off() {
     let (mut lease, now) = lease(RENEWED);
     let enough = lease.valid_until().before(TTL / 3);
-    lease.keep(Some(200), enough, Duration::ZERO);
+    lease.keep(Some(200), 1, (enough, Duration::ZERO), enough);
     assert!(lease.may_pass_to(RENEWED, enough));
     assert!(!lease.may_pass_to(RENEWED, enough + MS));
     assert!(!lease.may_pass_to(FIXED, now));
@@ -251,38 +223,6 @@ fn lease_is_renewed_for_others_until_deadline() {
     let (lease, _now) = lease(RENEWED);
     let end = lease.valid_until();
     assert!(lease.is_renewed_for(RENEWED, end.before(MS)) && !lease.is_renewed_for(RENEWED, end));
-}
-
-#[test]
-fn extension_without_larger_counter_keeps_tokens() {
-    let (mut lease, now) = lease(RENEWED);
-    lease.hand_on();
-    let token = lease.token();
-    for counter in [99, 100] {
-        lease.start_extension(now);
-        lease.extension_answered(TTL, now, &Ok(Extended::kept(counter)), 1, now);
-        assert_eq!(lease.token(), token);
-    }
-}
-
-#[test]
-fn only_counted_watchers_limit_handoffs() {
-    for (watchers, goes_on) in [(0, true), (1, false)] {
-        let (mut lease, now) = lease(RENEWED);
-        lease.start_extension(now);
-        lease.extension_answered(TTL, now, &Ok(Extended::wanted(watchers)), 0, now);
-        assert_eq!(lease.may_pass_to(RENEWED, now + SHORTEST_TURN), goes_on);
-    }
-}
-
-#[test]
-fn extension_is_sent_once_per_budget() {
-    let (mut lease, now) = lease(RENEWED);
-    assert!(!lease.asks_ahead(now));
-    let soon = now + 75 * MS;
-    assert!(lease.asks_ahead(soon) && !lease.asks_ahead(soon));
-    lease.keep(Some(200), soon, TTL);
-    assert!(!lease.asks_ahead(soon) && lease.asks_ahead(soon + 75 * MS));
 }
 
 #[test]
@@ -319,31 +259,54 @@ fn lease_without_fresh_counters_has_its_own_tokens() {
         assert!(lease.has_tokens());
         lease.hand_on();
     }
-    lease.keep(None, now, TTL);
+    lease.keep(None, 8, (now, TTL), now);
     assert!(lease.may_pass_to(RENEWED, now));
     lease.hand_on();
     assert!(!lease.has_tokens() && !lease.may_pass_to(RENEWED, now));
-    lease.keep(Some(200), now, TTL);
-    for _ in 1..TOKENS * ReleasedOrKept::COUNTERS {
+    lease.keep(Some(200), 8, (now, TTL), now);
+    for _ in 1..TOKENS * 8 {
         assert!(lease.has_tokens());
         lease.hand_on();
     }
     assert!(!lease.has_tokens());
-    lease.keep(Some(300), now, TTL);
+    lease.keep(Some(300), 8, (now, TTL), now);
     lease.retire();
     assert!(!lease.has_tokens());
 }
 
 #[test]
-fn turn_counts_holder_and_waiters() {
+fn turn_counts_waiters() {
     let (mut lease, now) = lease(RENEWED);
-    lease.extension_answered(TTL, now, &Ok(Extended::wanted(1)), 2, now);
+    lease.take_turns(2, now);
     let later = now + SHORTEST_TURN;
-    for _ in 0..2 {
-        assert!(lease.may_pass_to(RENEWED, later));
+    assert!(lease.may_pass_to(RENEWED, later));
+    lease.hand_on();
+    assert!(!lease.may_pass_to(RENEWED, later) && lease.may_pass_to(RENEWED, later.before(MS)));
+}
+
+/// The counter of a node stays behind the microseconds of its clock only if a key that is handed off seldom takes few.
+#[test]
+fn next_turn_has_twice_used_counters() {
+    let (mut lease, now) = lease(RENEWED);
+    assert_eq!(lease.next_counters(), 1);
+    let mut counters = 1;
+    while counters < KeepRequest::MAX_COUNTERS {
+        while lease.has_tokens() {
+            lease.hand_on();
+        }
+        counters *= 2;
+        assert_eq!(lease.next_counters(), counters);
+        lease.keep(Some(200), counters, (now, TTL), now);
+    }
+    assert_eq!(lease.next_counters(), 1, "unused");
+    for _ in 0..TOKENS {
         lease.hand_on();
     }
-    assert!(!lease.may_pass_to(RENEWED, later));
+    assert_eq!(lease.next_counters(), 3);
+    while lease.has_tokens() {
+        lease.hand_on();
+    }
+    assert_eq!(lease.next_counters(), KeepRequest::MAX_COUNTERS);
 }
 
 /// A renewal of a fixed lease only asks whether others wait, and another one follows after the same time.

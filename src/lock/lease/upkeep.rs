@@ -9,7 +9,7 @@ pub(super) enum Upkeep {
     Due(Moment),
     /// The last renewal failed, so the next one is not sent early.
     RetryDue(Moment),
-    /// A renewal or an extension was sent at `since`.
+    /// A renewal or a downgrade was sent at `since`.
     InFlight {
         since: Moment,
         next: NextRenewal,

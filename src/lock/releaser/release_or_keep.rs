@@ -57,6 +57,7 @@ pub(super) async fn release_or_keep(
     let ReleaseOrKeep {
         outgoing,
         ttl,
+        counters,
         needs_counter,
     } = order;
     let number = outgoing.lease;
@@ -64,6 +65,7 @@ pub(super) async fn release_or_keep(
     // The waiters of this process wait behind all others, in the same command.
     let place = LeaseNumber::of(engine.new_lease_id(&key));
     let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
+        .with_counters(counters)
         .with_next(engine.lease_id(place), true);
     let mut entering = Entering {
         engine: Arc::clone(&engine),
@@ -87,6 +89,7 @@ pub(super) async fn release_or_keep(
         Ok(ReleasedOrKept::Kept { counter }) => {
             let kept = Kept {
                 counter,
+                counters,
                 ttl,
                 sent_at,
                 home,

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, ContendRequest, Contended, Downgraded, Extended,
-    ForceReleased, Hints, Holder, Immediate, KeepRequest, Memory, Mode, Modes, Release, Released,
-    ReleasedOrKept, Renewal, Renewed, conformance,
+    AcquireRequest, Acquired, BackendError, ContendRequest, Contended, Downgraded, ForceReleased,
+    Hints, Holder, Immediate, KeepRequest, Memory, Mode, Modes, Release, Released, ReleasedOrKept,
+    Renewal, Renewed, conformance,
 };
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
@@ -22,6 +22,8 @@ enum Fault {
     NoTokens,
     /// A lease that is kept has the requested TTL, also if it had a longer one.
     KeepCuts,
+    /// A lease that is kept has one counter, whatever was requested.
+    KeepsOneCounter,
     /// The immediate commands have leases of their own.
     ImmediateApart,
     /// An immediate lease does not expire in time.
@@ -219,15 +221,15 @@ impl Backend for Faulty {
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        let outcome = self.memory.release_or_keep(request).await?;
+        let mut request = request.clone();
+        if self.has(KeepsOneCounter) {
+            request.counters = 1;
+        }
+        let outcome = self.memory.release_or_keep(&request).await?;
         if let ReleasedOrKept::Kept { .. } = outcome {
-            self.cut(request).await;
+            self.cut(&request).await;
         }
         Ok(outcome)
-    }
-
-    async fn extend(&self, request: &KeepRequest) -> Result<Extended, BackendError> {
-        self.memory.extend(request).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
@@ -320,7 +322,14 @@ fn counter_without_tokens_is_detected() {
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "cut the lease to 60s")]
 async fn keep_with_shorter_lease_is_detected() {
-    conformance::keep_or_extend_does_not_shorten_lease(&Faulty::new(KeepCuts)).await;
+    conformance::kept_lease_is_not_shortened(&Faulty::new(KeepCuts)).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "which belongs to the lease kept under")]
+async fn keep_with_fewer_counters_is_detected() {
+    let store = Faulty::new(KeepsOneCounter);
+    conformance::release_or_keep_without_watch_keeps_or_frees(&store).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Rare orders of events.
 
 mod attempts;
-mod extensions;
+mod keeps;
 mod losses;
 mod support;

@@ -4,8 +4,8 @@ use deadpool_redis::{Config, Runtime};
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendErrorKind, Extended, KeepRequest, Released,
-    ReleasedOrKept, Renewed,
+    AcquireRequest, Acquired, Backend, BackendErrorKind, KeepRequest, Released, ReleasedOrKept,
+    Renewed,
 };
 
 use super::client::{LEASE, MANAGER, PATIENCE, TTL, connect, grant, hinted, lease, release, renew};
@@ -232,11 +232,6 @@ async fn release_or_keep_depends_on_other_subscribers() {
     grant(&one, "b").await;
     let mut clones = one.clone().watch(&key, MANAGER);
     assert!(hinted(&mut clones).await);
-    let extended = one
-        .extend(&KeepRequest::new(key.clone(), lease(), TTL))
-        .await
-        .unwrap();
-    assert_eq!(extended, Extended::wanted(1));
     let watched_here = one
         .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
         .await

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_lock::{FencingToken, LockManager, RedisBackend};
 
 use super::support::LEASE;
@@ -143,4 +143,33 @@ async fn tokens_increase_across_managers_and_restart() {
     for pair in tokens.windows(2) {
         assert!(pair[0] < pair[1], "{pair:?}");
     }
+}
+
+/// Each key is handed off a few times in each turn. If each turn took many counters, the counter would outrun the clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_busy_keys_survive_empty_restart() {
+    const KEYS: usize = 1_000;
+    let mut server = RedisServer::start();
+    let locks = manager(server.url(), LEASE).await;
+    let end = Instant::now() + 2 * SECOND;
+    let holders = (0..3 * KEYS).map(|number| {
+        let (locks, key) = (locks.clone(), format!("k{}", number % KEYS));
+        tokio::spawn(async move {
+            let mut last = 0;
+            while Instant::now() < end {
+                let guard = locks.acquire(key.as_str()).wait_forever().await.unwrap();
+                last = guard.fencing_token().get();
+                sleep(Duration::from_millis(10)).await;
+            }
+            last
+        })
+    });
+    let mut last = 0;
+    for holder in holders.collect::<Vec<_>>() {
+        last = last.max(holder.await.unwrap());
+    }
+    server.restart_empty();
+    let guard = locks.acquire("k0").wait(PATIENCE).await.unwrap();
+    let next = guard.fencing_token().get();
+    assert!(next > last, "{next} after {last}");
 }

@@ -38,11 +38,10 @@ fn of_one(model: &mut Model, call: &Call) -> Reply {
             ttl,
             own,
             next,
-            releases,
         } => {
             let next = next.as_ref();
             let next = next.map(|(lease, listens)| (lease.as_str(), *listens));
-            model.pass(lease, *ttl, *own, next, *releases)
+            model.pass(lease, *ttl, *own, next)
         }
         Call::Share { lease, ttl } => model.share(lease, *ttl),
         Call::RenewShared { lease, ttl, alone } => model.renew_shared(lease, *ttl, *alone),

@@ -192,8 +192,6 @@ pub(crate) enum Call {
         ttl: i64,
         own: i64,
         next: Option<(String, bool)>,
-        /// Otherwise the lease is kept, or nothing changes.
-        releases: bool,
     },
     /// Under a lease id, which may be that of a shared lease.
     Downgrade {
@@ -350,12 +348,11 @@ impl Call {
                 ttl,
                 own,
                 next,
-                releases,
             } => {
                 eval.arg(script("release_or_keep")).arg(3).arg(body);
                 eval.arg(FENCE).arg(queue);
                 eval.arg(lease).arg(ttl).arg(channel).arg(own);
-                eval.arg(8).arg(i64::from(*releases));
+                eval.arg(8);
                 let (next, listens) = next.clone().unwrap_or_default();
                 eval.arg(next).arg(kind(listens)).arg(always);
             }

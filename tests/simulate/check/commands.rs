@@ -52,7 +52,7 @@ impl Environment {
             });
         }
         match command {
-            Command::Renew | Command::Extend | Command::Downgrade => {
+            Command::Renew | Command::Downgrade => {
                 if record.is_some_and(|record| record.release_sent) {
                     self.violate(Invariant::RenewedAfterRelease, || {
                         let (key, lease) = (item.key, number(lease));

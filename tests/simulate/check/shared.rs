@@ -192,12 +192,12 @@ impl Environment {
         }
     }
 
-    /// A lease has one mode, and only exclusive ones are kept and extended.
+    /// A lease has one mode, and only exclusive ones are kept.
     pub(super) fn check_mode(&self, command: Command, item: &Item, record: Option<&Record>) {
         let Some(record) = record else { return };
         let fits = match command {
             Command::Acquire | Command::Contend | Command::Renew => record.mode == item.mode,
-            Command::Extend | Command::Pass | Command::Downgrade => record.mode == Mode::Exclusive,
+            Command::Pass | Command::Downgrade => record.mode == Mode::Exclusive,
             _ => true,
         };
         if !fits {

@@ -131,7 +131,7 @@ impl Environment {
     /// Q2: a hand-off belongs to the turn of its process. The turn serves the waiters at its begin, and later ones for
     /// 2 ms. It ends 50 ms after the store has granted or kept the lease.
     ///
-    /// - A process knows that others wait if it was in the queue, or from the reply to an extension.
+    /// - A process knows that others wait if it was in the queue.
     /// - A waiter that ends without a guard may have had a token. One whose owner has other acquires may enter the hold
     ///   of one of them, which is not polled.
     /// - The time of a hand-off is known if its waiter is polled at once, and the begin of a turn if its process runs

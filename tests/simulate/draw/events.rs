@@ -85,7 +85,6 @@ impl Draw<'_> {
             Some(Command::Renew),
             Some(Command::Release),
             Some(Command::Pass),
-            Some(Command::Extend),
             Some(Command::Contend),
             Some(Command::Leave),
             Some(Command::Downgrade),

@@ -55,6 +55,7 @@ async fn checker_finds_key_left_behind() {
             ttl: ttl * SECOND,
             listens: false,
             next: None,
+            counters: 1,
         };
         {
             let mut store = simulation.environment.store.lock().unwrap();

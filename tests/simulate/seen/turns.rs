@@ -88,12 +88,6 @@ impl Environment {
                 let waiting = seen.waiting(manager, key);
                 seen.turn_begins(lease, waiting, now);
             }
-            // The present holder is one of them.
-            Outcome::Wanted { watchers } if watchers > 0 => {
-                let last = seen.hand_offs.get(&lease).map_or(0, |it| it.last);
-                let tokens = last + 1 + seen.waiting(manager, key);
-                seen.turn_begins(lease, tokens, now);
-            }
             Outcome::Kept { counter } => {
                 let it = seen.hand_offs.entry(lease).or_default();
                 it.turn = None;

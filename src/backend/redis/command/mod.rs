@@ -35,7 +35,6 @@ pub(crate) use error::{
 };
 pub(crate) use names::{Names, OURS, millis};
 pub(crate) use quarantine::{prepare, spread_quarantine};
-pub(crate) use queue::Passed;
 pub(crate) use reply::{Outcomes, entry, granted, is_granted_again, spread, text};
 pub(crate) use script::{MAX_BATCH, SPAN, Scripts};
 pub(crate) use slot::{SLOTS, slot_of};

@@ -27,7 +27,6 @@ use redis::{Cmd, Value};
 use super::call::{Calls, KeyRoute};
 use super::error::{Cause, CommandError, unavailable, unexpected};
 use super::names::{Lease, Named, RedisName, millis};
-use super::queue::Passed;
 use super::reply::{acquired, remaining, spread};
 use super::script::Script;
 use super::send::{call, call_with};
@@ -35,6 +34,7 @@ use crate::backend::redis::connection::{Request, Resend::Repeatable, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, LeaseId, Mode, Release, Released,
+    ReleasedOrKept,
 };
 
 impl Calls {
@@ -227,28 +227,18 @@ impl Calls {
         }
     }
 
-    /// Releases the lease as if another process waited for it, or only reports so: without a count of the
-    /// subscribers, which are at the source of the slot, and without a counter.
+    /// Releases the lease as if another process waited for it: without a count of the subscribers, which are at the
+    /// source of the slot, and without a counter.
     pub(super) async fn release_scattered(
         &self,
         at: KeyRoute<'_>,
         lease: LeaseId,
-        release: bool,
-    ) -> Result<Passed, BackendError> {
-        let wanted = Passed::Wanted {
-            released: Released::Released,
-            others: 0,
-            queued: false,
-            transfers: None,
-        };
-        if !release {
-            return Ok(wanted);
-        }
+    ) -> Result<ReleasedOrKept, BackendError> {
         let release = Release::new(at.key.clone(), lease);
         let released = self.release_all(at.route, &[&release]).await;
         match spread(released, 1).remove(0)? {
-            Released::NotHeld => Ok(Passed::NotHeld),
-            _ => Ok(wanted),
+            Released::NotHeld => Ok(ReleasedOrKept::NotHeld),
+            _ => Ok(ReleasedOrKept::released(0)),
         }
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::state::*;
 use super::tenure::{OWN_FIRST, TAKE_OVER, Tenure};
 use super::*;
-use crate::backend::{BackendError, Extended, Mode, Renewal, Renewed};
+use crate::backend::{BackendError, Mode, Renewal, Renewed};
 use crate::lock::attempt::{Answer, InlineAttempt};
 use crate::lock::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
@@ -194,6 +194,7 @@ impl TestLane {
     fn kept(&mut self, lease: u64, counter: impl Into<Option<u64>>) -> Effects {
         let kept = Kept {
             counter: counter.into(),
+            counters: 1,
             ttl: RENEWED.ttl,
             sent_at: self.now,
             home: here(),
@@ -251,14 +252,6 @@ impl TestLane {
         let ((), effects) = self.event(|lane, now, effects| {
             let replied = Replied { home: here(), now };
             lane.renewed(renewal, sent_at, &outcome, replied, effects);
-        });
-        effects
-    }
-
-    fn extended(&mut self, extension: &Renewal, outcome: Extended) -> Effects {
-        let ((), effects) = self.event(|lane, now, effects| {
-            let replied = Replied { home: here(), now };
-            lane.extended(extension, now, &Ok(outcome), replied, effects);
         });
         effects
     }

@@ -1,6 +1,4 @@
-//! Renewals and extensions.
-
-use std::ops::Range;
+//! Renewals.
 
 use super::*;
 use crate::backend::BackendErrorKind;
@@ -98,7 +96,6 @@ fn reply_about_other_lease_changes_nothing() {
     assert!(!lane.still_wants(&of(2), lane.now));
     let now = lane.now;
     assert!(lane.renewed(&of(2), now, Ok(Renewed::NotHeld)).is_empty());
-    assert!(lane.extended(&of(2), Extended::NotHeld).is_empty());
     assert!(lane.is_held() && grant.is_held(now));
     // The renewal may have extended a lease that the lane does not hold.
     let work = work(&mut lane.renewed(&of(2), now, Ok(Renewed::Renewed)));
@@ -131,12 +128,7 @@ fn late_unknown_error_resolves_lease() {
     let unknown = BackendError::unknown("no reply");
     let refused = BackendError::refused(BackendErrorKind::Unavailable, "loading");
     for (error, resolves) in [(unknown, 1), (refused, 0)] {
-        let effects = lane.renewed(&other, lane.now, Err(error.clone()));
-        assert_eq!(effects.work.len(), resolves);
-        let ((), effects) = lane.event(|lane, now, effects| {
-            let replied = Replied { home: here(), now };
-            lane.extended(&other, now, &Err(error), replied, effects);
-        });
+        let effects = lane.renewed(&other, lane.now, Err(error));
         assert_eq!(effects.work.len(), resolves);
     }
 }
@@ -150,104 +142,6 @@ fn reply_after_deadline_loses_grant() {
     let mut effects = lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed));
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && grant.is_marked_lost());
     returns(&mut effects, here());
-}
-
-/// Queues the tickets and hands the lock off to all but the last. Returns the last holder, and the
-/// number of extensions that were due.
-fn hand_on(
-    lane: &mut TestLane,
-    mut grant: Arc<Grant>,
-    tickets: Range<Ticket>,
-) -> (Arc<Grant>, usize) {
-    let mut asked = 0;
-    let handoffs = tickets.end - tickets.start - 1;
-    tickets.for_each(|ticket| lane.queue(ticket, RENEWED));
-    for _ in 0..handoffs {
-        let mut effects = lane.release(&grant);
-        for work in &*std::mem::take(&mut effects.work) {
-            assert!(matches!(work, Work::ExtendAhead(lease, _) if *lease == number(1)));
-            asked += 1;
-        }
-        grant = granted(effects);
-    }
-    (grant, asked)
-}
-
-/// Returns a lane with a lease that was handed off 128 times, a waiter and an extension in flight.
-fn half_spent() -> (TestLane, Arc<Grant>, Renewal) {
-    let (mut lane, grant) = TestLane::held(RENEWED);
-    let (grant, asked) = hand_on(&mut lane, grant, 2..131);
-    assert_eq!(asked, 1, "once, when half is spent");
-    let now = lane.now;
-    let mut ask = |lease| lane.lane.start_extension(number(lease), here(), now);
-    assert!(ask(2).is_none(), "another lease");
-    let extension = renewal(1, ask(1).expect("held"));
-    assert!(ask(1).is_none(), "it is in flight");
-    (lane, grant, extension)
-}
-
-#[test]
-fn extension_in_time_opens_new_budget() {
-    let (mut lane, grant, extension) = half_spent();
-    let before = grant.valid_until();
-    lane.pass(20 * MS);
-    assert!(lane.extended(&extension, Extended::kept(200)).is_empty());
-    assert_eq!(grant.valid_until(), before + 20 * MS);
-    let next = granted(lane.release(&grant));
-    assert_eq!(next.token(), FencingToken::new(200, TOKENS, 1));
-}
-
-#[test]
-fn late_extension_serves_first_waiter() {
-    let (mut lane, grant, extension) = half_spent();
-    // Uses up the tokens.
-    let (grant, asked) = hand_on(&mut lane, grant, 131..259);
-    let last = FencingToken::new(100, TOKENS, TOKENS - 1);
-    assert_eq!((asked, grant.token()), (0, last));
-    assert!(lane.release(&grant).work.is_empty());
-    assert!(lane.take_return().is_none());
-    let next = granted(lane.extended(&extension, Extended::kept(200)));
-    assert_eq!(next.token(), FencingToken::new(200, TOKENS, 1));
-}
-
-#[test]
-fn rejected_extension_allows_one_more_turn() {
-    let (mut lane, grant, extension) = half_spent();
-    assert!(lane.extended(&extension, Extended::wanted(2)).is_empty());
-    let (grant, asked) = hand_on(&mut lane, grant, 131..147);
-    assert_eq!(asked, 0);
-    lane.queue(1000, RENEWED);
-    // The shortest turn is over.
-    lane.pass(2 * MS);
-    returns(&mut lane.release(&grant), here());
-    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
-}
-
-/// The extension's counter may be older than that of another key of the group.
-#[test]
-fn extension_before_group_provides_no_counter() {
-    let (mut lane, grant, extension) = half_spent();
-    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
-    assert!(lane.extended(&extension, Extended::kept(200)).is_empty());
-    returns(&mut lane.release(&grant), here());
-}
-
-#[test]
-fn extension_without_waiter_or_counter_is_not_sent() {
-    let (mut lane, grant) = TestLane::held(RENEWED);
-    let now = lane.now;
-    assert!(lane.lane.start_extension(number(1), here(), now).is_none());
-    lane.queue(2, RENEWED);
-    lane.lane.join_group(&grant, &claim(1, RENEWED), now);
-    assert!(lane.lane.start_extension(number(1), here(), now).is_none());
-}
-
-#[test]
-fn extension_without_lease_loses_grant() {
-    let (mut lane, grant, extension) = half_spent();
-    let mut effects = lane.extended(&extension, Extended::NotHeld);
-    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
-    contends(&mut effects, here());
 }
 
 #[test]

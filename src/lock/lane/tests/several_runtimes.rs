@@ -1,25 +1,6 @@
 //! A runtime that stops while others use the same lane.
 
 use super::*;
-use crate::lock::lane::Replied;
-
-/// Returns a lane whose grant was picked up elsewhere, and an extension that a task here started after that.
-fn extended_from_left_runtime() -> (TestLane, Arc<Grant>, [Answer; 2]) {
-    let (mut lane, first) = TestLane::held(RENEWED);
-    let one = from_elsewhere(claim(2, RENEWED));
-    let answers = [
-        lane.enqueue(one),
-        lane.enqueue(from_elsewhere(claim(3, RENEWED))),
-    ];
-    lane.pass(32 * MS);
-    let mut effects = lane.release(&first);
-    let grant = Arc::clone(&effects.grants[0].given.grant);
-    assert!(matches!(work(&mut effects), Work::ExtendAhead(_, home) if home == here()));
-    assert!(lane.lane.picked_up(&grant, &one, lane.now));
-    let started = lane.lane.start_extension(number(1), here(), lane.now);
-    assert!(started.is_some());
-    (lane, grant, answers)
-}
 
 /// Releases a hold in the other runtime.
 fn release_elsewhere(lane: &mut TestLane, grant: &Arc<Grant>, hold: HoldId) -> Effects {
@@ -33,14 +14,6 @@ fn release_elsewhere(lane: &mut TestLane, grant: &Arc<Grant>, hold: HoldId) -> E
         )
     });
     effects
-}
-
-#[test]
-fn extension_of_stopped_runtime_delays_no_renewal() {
-    let (mut lane, _grant, _answers) = extended_from_left_runtime();
-    assert_eq!(lane.next_look(), lane.now + TAKE_OVER);
-    lane.pass(TAKE_OVER);
-    assert!(lane.look(elsewhere()).0.is_some());
 }
 
 #[test]
@@ -67,34 +40,6 @@ fn guard_dropped_elsewhere_waits_shortly_for_renewal() {
     assert!(release_elsewhere(&mut lane, &grant, 1).work.is_empty());
     lane.pass(TAKE_OVER);
     returns(&mut lane.look(elsewhere()).1, elsewhere());
-}
-
-#[test]
-fn late_extension_does_not_lower_counter() {
-    let (mut lane, _grant, _answers) = extended_from_left_runtime();
-    let sent_at = lane.now;
-    let kept = |lane: &mut TestLane, counter| {
-        let ((), effects) = lane.event(|lane, now, effects| {
-            let replied = Replied { home: here(), now };
-            let extension = renewal(1, RENEWED.ttl.get());
-            let outcome = Ok(Extended::kept(counter));
-            lane.extended(&extension, sent_at, &outcome, replied, effects);
-        });
-        assert!(effects.is_empty());
-    };
-    kept(&mut lane, 300);
-    let Phase::Held(tenure) = &lane.lane.phase else {
-        panic!("held");
-    };
-    let token = tenure.lease.token();
-    lane.lane.mark_suspect(lane.now);
-    lane.pass(TAKE_OVER);
-    assert!(lane.look(elsewhere()).0.is_some(), "in flight");
-    kept(&mut lane, 200);
-    let Phase::Held(tenure) = &lane.lane.phase else {
-        panic!("held");
-    };
-    assert_eq!(tenure.lease.token(), token);
 }
 
 #[test]

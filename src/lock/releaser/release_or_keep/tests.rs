@@ -22,6 +22,7 @@ fn place_of_release_in_ended_runtime_is_left() {
             ttl,
         },
         ttl,
+        counters: 1,
         needs_counter: false,
     };
     start_release_or_keep(&engine, key(), order, home.id);

@@ -278,13 +278,11 @@ impl Comparison {
                 });
                 let lease = holder;
                 let ttl = TTL;
-                let releases = self.random.u8(..3) > 0;
                 Call::Pass {
                     lease,
                     ttl,
                     own,
                     next,
-                    releases,
                 }
             }
         }

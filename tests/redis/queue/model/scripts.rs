@@ -189,14 +189,13 @@ impl Model {
         Reply::Number(self.free(false))
     }
 
-    /// `own`: the caller's own subscribers, or -1. Without `releases`, a lease that others wait for is unchanged.
+    /// `own`: the caller's own subscribers, or -1.
     pub(crate) fn pass(
         &mut self,
         lease: &str,
         ttl: i64,
         own: i64,
         next: Option<(&str, bool)>,
-        releases: bool,
     ) -> Reply {
         if self.body == Body::Foreign {
             return Reply::Error;
@@ -211,9 +210,6 @@ impl Model {
             _ if self.foreign_queue => 0,
             _ => self.live(),
         };
-        if others > 0 && !releases {
-            return Reply::Number(others);
-        }
         if others > 0 {
             self.body = Body::Free;
             let to = self.free(false);

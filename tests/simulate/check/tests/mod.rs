@@ -185,5 +185,6 @@ fn item(lease: LeaseId, ttl: Ms) -> Item {
         ttl: MS * Time::try_from(ttl).unwrap(),
         listens: true,
         next: None,
+        counters: 1,
     }
 }

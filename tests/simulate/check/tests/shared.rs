@@ -278,7 +278,7 @@ async fn checker_finds_renewal_of_other_reader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checker_finds_extension_of_shared_lease() {
+async fn checker_finds_keep_of_shared_lease() {
     assert_finds(Invariant::Mode, async |history, fault| {
         let mode = if fault { Mode::Shared } else { Mode::Exclusive };
         let lease = Item {
@@ -286,7 +286,7 @@ async fn checker_finds_extension_of_shared_lease() {
             ..item(lease(1, 1), 10_000)
         };
         (history.send(0, Command::Acquire, lease.clone())).await;
-        (history.send(0, Command::Extend, lease)).await;
+        (history.send(0, Command::Pass, lease)).await;
     })
     .await;
 }

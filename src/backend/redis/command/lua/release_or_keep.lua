@@ -1,20 +1,19 @@
--- Keeps a lease unless another process waits for its release. Otherwise releases it, or only reports so.
+-- Keeps a lease unless another process waits for its release. Otherwise releases it.
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter, KEYS[3] queue, missing if it is denied
 -- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel,
 -- ARGV[4] number of the caller's own subscribers of the channel, or -1 to count another one in any case,
--- ARGV[5] number of counters to take, ARGV[6] 1 to release, 0 while the lock is in use,
--- ARGV[7] the lease that enters the queue after a release, or empty, ARGV[8] its kind as in contend.lua,
--- ARGV[9] as `blind` in queue.lua, or 0
+-- ARGV[5] number of counters to take, ARGV[6] the lease that enters the queue after a release, or empty,
+-- ARGV[7] its kind as in contend.lua, ARGV[8] as `blind` in queue.lua, or 0
 -- Reply: kept: the first new counter as a negative number, or nil without a new one; released: {number of other
 -- processes, as release.lua, 1 if the next lease polls in the queue, 2 if it listens there, then as contend.lua for a
--- lease whose messages can be grants}; in use: that number; not held: 0.
+-- lease whose messages can be grants}; not held: 0.
 --
 -- One script counts and decides. A process that subscribes or enters the queue later attempts after that. Most
 -- processes in the queue also subscribe, so the queue is counted only where no other process subscribes. With memory
 -- full, the counter does not move, and the lease is kept without: local waiters need no memory of the server.
-local body, queue, lease, channel, next_lease = KEYS[1], KEYS[3], ARGV[1], ARGV[3], ARGV[7]
-blind = ARGV[9] ~= '0' and ARGV[9]
+local body, queue, lease, channel, next_lease = KEYS[1], KEYS[3], ARGV[1], ARGV[3], ARGV[6]
+blind = ARGV[8] ~= '0' and ARGV[8]
 fence = not blind and KEYS[2]
 local now, all, ours, heard = clock(), counted(channel, own_channel(channel, next_lease))
 -- If the caller listens at a replica, `all` does not include its own subscribers. Without a count, there is another
@@ -24,7 +23,7 @@ if others <= 0 and queue and redis.call('exists', queue) == 1 then
   local fine, queued = pcall(live, queue, now)
   others = fine and queued or 0
 end
-if others > 0 and ARGV[6] == '1' then
+if others > 0 then
   if redis.call('hdel', body, lease) == 0 then
     return 0
   elseif not queue then
@@ -36,7 +35,7 @@ if others > 0 and ARGV[6] == '1' then
   if not enters then
     return { others, to, 0 }
   end
-  local kind = ARGV[8] == '!' and (blind == '2' or heard ~= 0) and '!' or '?'
+  local kind = ARGV[7] == '!' and (blind == '2' or heard ~= 0) and '!' or '?'
   local fine, again = pcall(wait, queue, next_lease, kind, now)
   if not (fine and again) then
     enters = false
@@ -49,8 +48,6 @@ if others > 0 and ARGV[6] == '1' then
 end
 if redis.call('hexists', body, lease) == 0 then
   return 0
-elseif others > 0 then
-  return others
 end
 local counter = next_counter(KEYS[2], ARGV[5], time)
 if redis.call('pttl', body) < tonumber(ARGV[2]) then

@@ -19,5 +19,3 @@ mod downgrade;
 mod holder;
 mod keep;
 mod release;
-
-pub(crate) use keep::Passed;
