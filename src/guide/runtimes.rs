@@ -13,7 +13,7 @@
 //! | a runtime without timers | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured), and the error names `enable_time` |
 //! | [`LockManager::connect`](crate::LockManager::connect) to Redis outside any runtime, or in one without timers | fails with [`ConnectError::Config`](crate::ConnectError::Config) |
 //! | a runtime without I/O | is supported |
-//! | several runtimes used one key, and the backend is unavailable | each retries its own releases of that key every 250 ms: k runtimes send up to k commands in that time |
+//! | several runtimes used one key, and the backend is unavailable | each retries its own releases of that key, with its own backoff: k runtimes send up to k commands per step |
 //!
 //! A program with `panic = "abort"` needs timers in each runtime that acquires, and with Redis also I/O in each
 //! multi-thread runtime. Tokio has no query for either, so this crate tries them, and catches the panic if one is

@@ -11,7 +11,7 @@ use super::turns::IN_FLIGHT;
 use super::unresolved::BATCH;
 use crate::LockKey;
 
-/// Leases of one command at most.
+/// Leases of one command at most. Those of one key are adjacent.
 pub(super) type Batch = Vec<(LockKey, LeaseNumber)>;
 
 #[derive(Debug, Default)]

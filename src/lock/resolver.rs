@@ -103,10 +103,18 @@ async fn release(engine: &Engine, home: &Home, leases: Batch) {
     let sent_at = Moment::now();
     let outcomes = Arc::clone(&engine.backend).leave(releases.collect()).await;
     let now = Moment::now();
-    for ((key, lease), outcome) in leases.into_iter().zip(outcomes) {
-        let unresolved = &home.unresolved;
-        unresolved.replied(&key, lease, outcome.is_ok(), now);
-        if outcome.is_ok() {
+    let mut replies = leases.into_iter().zip(outcomes).peekable();
+    // The leases of one key are adjacent.
+    while let Some(((key, number), outcome)) = replies.next() {
+        let mut resolved = Vec::new();
+        let mut failed = outcome.is_err();
+        resolved.extend(outcome.is_ok().then_some(number));
+        while let Some(((_, number), outcome)) = replies.next_if(|((next, _), _)| *next == key) {
+            failed |= outcome.is_err();
+            resolved.extend(outcome.is_ok().then_some(number));
+        }
+        home.unresolved.replied(&key, &resolved, failed, now);
+        for lease in resolved {
             engine.homes.released(&key, lease, sent_at);
         }
     }

@@ -1,6 +1,6 @@
-//! The leases of unknown fate: the backend may or may not hold them.
+//! The leases of unknown fate, by key: the backend may or may not hold them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use crate::jitter::jittered;
 /// The most leases of one command.
 pub(super) const BATCH: usize = 100;
 
-/// The time from a failure to the next commands, for all leases whose release failed until then.
-const RETRY: Duration = Duration::from_millis(250);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The unresolved leases of one runtime. Each lease has at most one release in flight.
+/// The unresolved leases of one runtime. Each key has at most one release command in flight, and one
+/// per backoff step.
 #[derive(Debug, Default)]
 pub(super) struct Unresolved {
     state: Mutex<State>,
@@ -27,15 +28,12 @@ pub(super) struct Unresolved {
     finished: Notify,
 }
 
-type Id = (LockKey, LeaseNumber);
-
 #[derive(Debug, Default)]
 struct State {
-    leases: BTreeMap<Id, Unknown>,
-    /// The leases to release now, in this order. Some may have left since.
-    due: VecDeque<Id>,
-    /// When the leases whose release failed are due again.
-    retry_at: Option<Moment>,
+    keys: BTreeMap<LockKey, Unknown>,
+    /// The keys without a command in flight, in the order of their next commands. A backend that is down for long
+    /// leaves many of them.
+    waiting: BTreeSet<(DueTime, LockKey)>,
     /// The attempts in flight whose leases are unresolved once they have replies.
     attempts: usize,
     running: bool,
@@ -43,8 +41,9 @@ struct State {
 
 #[derive(Debug)]
 struct Unknown {
-    lease: UnknownLease,
-    progress: Progress,
+    leases: Vec<UnknownLease>,
+    backoff: Duration,
+    next: Progress,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +53,8 @@ pub(super) struct UnknownLease {
     until: Moment,
     /// When an attempt was added that the backend may grant after a release that was sent before.
     attempted: Option<Moment>,
+    /// It was attempted again after its last release was sent.
+    again: bool,
 }
 
 impl UnknownLease {
@@ -71,24 +72,31 @@ impl UnknownLease {
             number,
             until,
             attempted: None,
+            again: false,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    Due,
-    Failed,
-    /// `again`: since the release was sent, the lease was attempted again, or the backend has recovered.
+    Waiting(DueTime),
+    /// `again`: the backend has recovered since the command was sent.
     InFlight {
         again: bool,
     },
 }
 
+/// When the next command of a key is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum DueTime {
+    AtOnce,
+    At(Moment),
+}
+
 /// What the task has to do.
 #[derive(Debug)]
 pub(super) enum Step {
-    Release(Vec<Id>),
+    Release(Vec<(LockKey, LeaseNumber)>),
     WaitUntil(Moment),
     /// Wait for the commands in flight.
     Wait,
@@ -96,49 +104,8 @@ pub(super) enum Step {
 }
 
 impl Unknown {
-    /// The reply to a release in flight is not the last word.
-    fn release_again(&mut self) {
-        if let Progress::InFlight { again } = &mut self.progress {
-            *again = true;
-        }
-    }
-}
-
-impl State {
-    /// Makes the leases due whose release failed.
-    fn retry(&mut self) {
-        self.retry_at = None;
-        for (id, unknown) in &mut self.leases {
-            if unknown.progress == Progress::Failed {
-                unknown.progress = Progress::Due;
-                self.due.push_back(id.clone());
-            }
-        }
-    }
-
-    /// Returns the leases of one command, or an empty list if none is due.
-    fn take_due(&mut self) -> Vec<Id> {
-        let mut taken = Vec::new();
-        while taken.len() < BATCH
-            && let Some(id) = self.due.pop_front()
-        {
-            if let Some(unknown) = self.leases.get_mut(&id)
-                && unknown.progress == Progress::Due
-            {
-                unknown.progress = Progress::InFlight { again: false };
-                taken.push(id);
-            }
-        }
-        taken
-    }
-
-    /// Ends the task, and returns its leases. The attempts in flight stay.
-    fn stop(&mut self) -> BTreeMap<Id, Unknown> {
-        let stopped = Self {
-            attempts: self.attempts,
-            ..Self::default()
-        };
-        std::mem::replace(self, stopped).leases
+    fn find(&mut self, number: LeaseNumber) -> Option<&mut UnknownLease> {
+        self.leases.iter_mut().find(|known| known.number == number)
     }
 }
 
@@ -149,7 +116,8 @@ impl Unresolved {
 
     pub(super) fn len(&self) -> usize {
         let state = self.state();
-        state.attempts + state.leases.len()
+        let leases = state.keys.values().map(|key| key.leases.len());
+        state.attempts + leases.sum::<usize>()
     }
 
     /// Completes when nothing is left.
@@ -168,22 +136,26 @@ impl Unresolved {
 
     /// Adds a lease. Returns `true` if the task does not run, so the caller has to start it.
     pub(super) fn add(&self, key: LockKey, lease: UnknownLease) -> bool {
-        let id = (key, lease.number);
         let start = {
             let mut state = self.state();
-            match state.leases.get_mut(&id) {
+            let State { keys, waiting, .. } = &mut *state;
+            let unknown = keys.entry(key).or_insert_with_key(|key| {
+                waiting.insert((DueTime::AtOnce, key.clone()));
+                Unknown {
+                    leases: Vec::new(),
+                    backoff: FIRST_BACKOFF,
+                    next: Progress::Waiting(DueTime::AtOnce),
+                }
+            });
+            match unknown.find(lease.number) {
                 Some(known) => {
-                    known.lease.until = known.lease.until.max(lease.until);
+                    known.until = known.until.max(lease.until);
                     if lease.attempted.is_some() {
-                        known.lease.attempted = lease.attempted;
-                        known.release_again();
+                        known.attempted = lease.attempted;
+                        known.again = true;
                     }
                 }
-                None => {
-                    let progress = Progress::Due;
-                    (state.leases).insert(id.clone(), Unknown { lease, progress });
-                    state.due.push_back(id);
-                }
+                None => unknown.leases.push(lease),
             }
             !std::mem::replace(&mut state.running, true)
         };
@@ -192,27 +164,52 @@ impl Unresolved {
     }
 
     pub(super) fn has(&self, key: &LockKey, lease: LeaseNumber) -> bool {
-        self.state().leases.contains_key(&(key.clone(), lease))
+        let mut state = self.state();
+        let unknown = state.keys.get_mut(key);
+        unknown.is_some_and(|unknown| unknown.find(lease).is_some())
     }
 
     pub(super) fn forget_expired(&self, now: Moment) {
-        (self.state().leases).retain(|_, unknown| unknown.lease.until > now);
+        let mut state = self.state();
+        let State { keys, waiting, .. } = &mut *state;
+        keys.retain(|key, unknown| {
+            unknown.leases.retain(|lease| lease.until > now);
+            let stays = !unknown.leases.is_empty();
+            if !stays && let Progress::Waiting(due) = unknown.next {
+                waiting.remove(&(due, key.clone()));
+            }
+            stays
+        });
     }
 
     /// Returns what the task does next.
     pub(super) fn next_step(&self, now: Moment) -> Step {
         let mut state = self.state();
-        if state.leases.is_empty() {
-            drop(state.stop());
+        if state.keys.is_empty() {
+            state.running = false;
             return Step::End;
         }
-        if state.retry_at.is_some_and(|at| at <= now) {
-            state.retry();
+        let State { keys, waiting, .. } = &mut *state;
+        let mut due = Vec::new();
+        while due.len() < BATCH
+            && waiting
+                .first()
+                .is_some_and(|(due, _)| *due <= DueTime::At(now))
+            && let Some((_, key)) = waiting.pop_first()
+        {
+            let Some(unknown) = keys.get_mut(&key) else {
+                unreachable!("BUG: a key that waits is unresolved");
+            };
+            unknown.next = Progress::InFlight { again: false };
+            for lease in unknown.leases.iter_mut().take(BATCH - due.len()) {
+                lease.again = false;
+                due.push((key.clone(), lease.number));
+            }
         }
-        let due = state.take_due();
-        match state.retry_at {
+        match waiting.first() {
             _ if !due.is_empty() => Step::Release(due),
-            Some(at) => Step::WaitUntil(at),
+            Some((DueTime::At(at), _)) => Step::WaitUntil(*at),
+            Some((DueTime::AtOnce, _)) => unreachable!("BUG: what is due at once was released"),
             None => Step::Wait,
         }
     }
@@ -228,33 +225,61 @@ impl Unresolved {
         self.finished.notify_waiters();
     }
 
-    /// Applies the reply to a release. The task has to be notified afterwards.
+    /// Applies the reply for a key, whose leases `resolved` are released. The task has to be notified afterwards.
     pub(super) fn replied(
         &self,
         key: &LockKey,
-        lease: LeaseNumber,
-        is_released: bool,
+        resolved: &[LeaseNumber],
+        failed: bool,
         now: Moment,
     ) {
-        let id = (key.clone(), lease);
         let mut state = self.state();
-        let Some(unknown) = state.leases.get_mut(&id) else {
+        let State { keys, waiting, .. } = &mut *state;
+        let Some(unknown) = keys.get_mut(key) else {
             return;
         };
-        if unknown.progress == (Progress::InFlight { again: true }) && unknown.lease.until > now {
-            unknown.progress = Progress::Due;
-            state.due.push_back(id);
-        } else if is_released || unknown.lease.until <= now {
-            self.remove(state, &id);
+        if let Progress::Waiting(due) = unknown.next {
+            waiting.remove(&(due, key.clone()));
+        }
+        unknown.leases.retain(|lease| {
+            lease.until > now && (lease.again || !resolved.contains(&lease.number))
+        });
+        if unknown.leases.is_empty() {
+            keys.remove(key);
         } else {
-            unknown.progress = Progress::Failed;
-            (state.retry_at).get_or_insert_with(|| now + jittered(RETRY));
+            let mut at = now;
+            if failed && unknown.next != (Progress::InFlight { again: true }) {
+                at = now + jittered(unknown.backoff);
+                unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
+            }
+            unknown.next = Progress::Waiting(DueTime::At(at));
+            waiting.insert((DueTime::At(at), key.clone()));
+        }
+        let finished = state.keys.is_empty();
+        drop(state);
+        if finished {
+            self.finished.notify_waiters();
         }
     }
 
-    fn remove(&self, mut state: MutexGuard<'_, State>, id: &Id) {
-        state.leases.remove(id);
-        let finished = state.leases.is_empty();
+    /// Drops a lease that a command of another task has released, which was sent at `sent_at`. While a command for its key
+    /// is in flight, the reply to that settles it.
+    pub(super) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
+        let mut state = self.state();
+        let State { keys, waiting, .. } = &mut *state;
+        let Some(unknown) = keys.get_mut(key) else {
+            return;
+        };
+        let Progress::Waiting(due) = unknown.next else {
+            return;
+        };
+        // The backend may have granted it after that command.
+        (unknown.leases).retain(|it| it.number != lease || it.attempted > Some(sent_at));
+        if unknown.leases.is_empty() {
+            waiting.remove(&(due, key.clone()));
+            keys.remove(key);
+        }
+        let finished = state.keys.is_empty();
         drop(state);
         if finished {
             self.changed.notify_one();
@@ -262,34 +287,35 @@ impl Unresolved {
         }
     }
 
-    /// Drops a lease that a command of another task has released, which was sent at `sent_at`. While a release of it is in
-    /// flight, the reply to that settles it.
-    pub(super) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
-        let id = (key.clone(), lease);
-        let state = self.state();
-        let is_settled = state.leases.get(&id).is_some_and(|unknown| {
-            // The backend may have granted it after that command.
-            !matches!(unknown.progress, Progress::InFlight { .. })
-                && unknown.lease.attempted <= Some(sent_at)
-        });
-        if is_settled {
-            self.remove(state, &id);
-        }
-    }
-
     /// Makes all leases due, because the backend is available again.
     pub(super) fn retry_now(&self) {
         let mut state = self.state();
-        state.retry();
-        state.leases.values_mut().for_each(Unknown::release_again);
+        let State { keys, waiting, .. } = &mut *state;
+        waiting.clear();
+        for (key, unknown) in keys {
+            match &mut unknown.next {
+                Progress::Waiting(due) => {
+                    *due = DueTime::AtOnce;
+                    waiting.insert((*due, key.clone()));
+                }
+                Progress::InFlight { again } => *again = true,
+            }
+        }
     }
 
     /// Removes and returns the leases after the task was dropped with its runtime.
     pub(super) fn abandon(&self) -> Vec<(LockKey, UnknownLease)> {
-        let leases = self.state().stop();
+        let mut state = self.state();
+        state.running = false;
+        state.waiting.clear();
+        let keys = std::mem::take(&mut state.keys);
+        drop(state);
         self.finished.notify_waiters();
-        let lease = |((key, _), unknown): (Id, Unknown)| (key, unknown.lease);
-        leases.into_iter().map(lease).collect()
+        let leases = |(key, unknown): (LockKey, Unknown)| {
+            let leases = unknown.leases.into_iter();
+            leases.map(move |lease| (key.clone(), lease))
+        };
+        keys.into_iter().flat_map(leases).collect()
     }
 }
 

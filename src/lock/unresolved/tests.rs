@@ -34,20 +34,17 @@ fn released(unresolved: &Unresolved, now: Moment) -> Vec<u64> {
     }
 }
 
-fn fail(unresolved: &Unresolved, leases: &[u64], now: Moment) {
-    for lease in leases {
-        unresolved.replied(&key("a"), number(*lease), false, now);
-    }
+fn fail(unresolved: &Unresolved, now: Moment) {
+    unresolved.replied(&key("a"), &[], true, now);
 }
 
 fn succeed(unresolved: &Unresolved, leases: &[u64], now: Moment) {
-    for lease in leases {
-        unresolved.replied(&key("a"), number(*lease), true, now);
-    }
+    let leases: Vec<_> = leases.iter().map(|lease| number(*lease)).collect();
+    unresolved.replied(&key("a"), &leases, false, now);
 }
 
 #[test]
-fn due_leases_go_in_one_command() {
+fn all_leases_of_key_go_in_one_command() {
     let now = Moment::now();
     let unresolved = unresolved([1, 2, 3, 2], now);
     assert_eq!(unresolved.len(), 3);
@@ -68,32 +65,31 @@ fn command_of_several_keys_is_bounded() {
 }
 
 #[test]
-fn lease_has_one_release_in_flight() {
+fn key_has_one_command_in_flight() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    assert!(!unresolved.add(key("a"), attempted(1, now + DAY)));
-    assert!(matches!(unresolved.next_step(now), Step::Wait));
     assert!(!unresolved.add(key("a"), attempted(2, now + DAY)));
+    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    succeed(&unresolved, &[1], now);
     assert_eq!(released(&unresolved, now), [2]);
 }
 
 #[test]
-fn failed_leases_are_sent_once_per_retry() {
+fn failed_key_is_sent_once_per_backoff_step() {
     let mut now = Moment::now();
-    let unresolved = unresolved([1, 2], now);
-    for _ in 0..3 {
-        assert_eq!(released(&unresolved, now), [1, 2]);
-        fail(&unresolved, &[1], now);
-        fail(&unresolved, &[2], now + RETRY / 2);
-        // Another attempt does not move the retry.
+    let unresolved = unresolved([1], now);
+    for step in [50, 100, 200, 400, 800, 1000, 1000] {
+        assert_eq!(released(&unresolved, now), [1]);
+        fail(&unresolved, now);
+        // A new lease does not move the next step.
         unresolved.add(key("a"), attempted(1, now + DAY));
-        let Step::WaitUntil(at) = unresolved.next_step(now + RETRY / 2) else {
+        let Step::WaitUntil(at) = unresolved.next_step(now) else {
             panic!("a pause");
         };
         let pause = at.since(now);
         assert!(
-            pause >= RETRY * 9 / 10 && pause <= RETRY * 11 / 10,
+            pause >= step * MS * 9 / 10 && pause <= step * MS * 11 / 10,
             "{pause:?}"
         );
         now = at;
@@ -101,29 +97,40 @@ fn failed_leases_are_sent_once_per_retry() {
 }
 
 #[test]
-fn failed_lease_delays_no_other() {
+fn lease_of_failed_key_waits_for_next_step() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, &[1], now);
+    fail(&unresolved, now);
+    unresolved.add(key("a"), attempted(2, now + DAY));
+    assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
+    assert_eq!(released(&unresolved, now + SECOND), [1, 2]);
+}
+
+#[test]
+fn failed_key_delays_no_other() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    assert_eq!(released(&unresolved, now), [1]);
+    fail(&unresolved, now);
     unresolved.add(key("b"), attempted(2, now + DAY));
     assert_eq!(released(&unresolved, now), [2]);
 }
 
 #[test]
-fn recovery_ends_pause() {
+fn recovery_ends_all_backoffs() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, &[1], now);
+    fail(&unresolved, now);
     unresolved.retry_now();
     assert_eq!(released(&unresolved, now), [1]);
     // The failure of the command in flight may predate the recovery.
     unresolved.retry_now();
     assert!(matches!(unresolved.next_step(now), Step::Wait));
-    fail(&unresolved, &[1], now);
+    fail(&unresolved, now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, &[1], now);
+    fail(&unresolved, now);
     assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
 }
 
@@ -133,9 +140,9 @@ fn expired_leases_are_dropped_at_reply() {
     let unresolved = unresolved([1], now);
     unresolved.add(key("a"), attempted(2, now + SECOND));
     assert_eq!(released(&unresolved, now), [1, 2]);
-    fail(&unresolved, &[1, 2], now + SECOND);
+    fail(&unresolved, now + SECOND);
     assert_eq!(released(&unresolved, now + 2 * SECOND), [1]);
-    fail(&unresolved, &[1], now + DAY);
+    fail(&unresolved, now + DAY);
     assert!(matches!(unresolved.next_step(now), Step::End));
 }
 
@@ -190,7 +197,7 @@ fn lease_added_during_release_is_released_again() {
 }
 
 #[test]
-fn expired_lease_is_dropped() {
+fn expired_key_is_dropped_with_its_next_step() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     unresolved.add(key("b"), attempted(2, now + 2 * DAY));
@@ -201,13 +208,13 @@ fn expired_lease_is_dropped() {
 }
 
 #[test]
-fn late_failure_keeps_next_step() {
+fn late_reply_moves_next_step() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, &[1], now);
+    fail(&unresolved, now);
     // The reply to a command that was sent before the task stopped.
-    fail(&unresolved, &[1], now);
+    fail(&unresolved, now);
     let Step::WaitUntil(at) = unresolved.next_step(now) else {
         panic!("a pause");
     };
@@ -217,7 +224,7 @@ fn late_failure_keeps_next_step() {
 }
 
 #[test]
-fn step_of_many_leases_costs_as_much_as_of_few() {
+fn step_of_many_keys_costs_as_much_as_of_few() {
     /// The shortest time of some steps while each of the keys waits for its next one.
     fn steps(keys: u64) -> Duration {
         let now = Moment::now();
@@ -227,8 +234,8 @@ fn step_of_many_leases_costs_as_much_as_of_few() {
             unresolved.add(key, attempted(nth, now + DAY));
         }
         while let Step::Release(leases) = unresolved.next_step(now) {
-            for (key, lease) in leases {
-                unresolved.replied(&key, lease, false, now);
+            for (key, _) in leases {
+                unresolved.replied(&key, &[], true, now);
             }
         }
         let runs = (0..20).map(|_| {
@@ -246,7 +253,7 @@ fn step_of_many_leases_costs_as_much_as_of_few() {
 }
 
 #[test]
-fn lease_beyond_full_command_goes_in_next_one() {
+fn key_beyond_full_command_goes_in_next_one() {
     let now = Moment::now();
     let unresolved = Unresolved::default();
     for nth in 0..=BATCH {
@@ -267,10 +274,10 @@ fn lease_released_elsewhere_is_not_released_again() {
     assert_eq!(released(&unresolved, now), [1, 2]);
     elsewhere(1, now + SECOND);
     assert_eq!(unresolved.len(), 2, "in flight");
-    fail(&unresolved, &[1, 2], now);
+    fail(&unresolved, now);
     elsewhere(1, now + SECOND);
     assert_eq!(released(&unresolved, now + SECOND), [2]);
-    fail(&unresolved, &[2], now + SECOND);
+    fail(&unresolved, now + SECOND);
     elsewhere(2, now + SECOND);
     assert!(matches!(unresolved.next_step(now + SECOND), Step::End));
 }
@@ -282,7 +289,7 @@ fn granted_lease_is_released_once() {
     assert!(unresolved.has(&key("a"), number(1)) && !unresolved.has(&key("a"), number(2)));
     assert_eq!(released(&unresolved, now), [1]);
     unresolved.add(key("a"), UnknownLease::granted(number(1), now + 2 * DAY));
-    fail(&unresolved, &[1], now + DAY);
+    fail(&unresolved, now + DAY);
     assert_eq!(
         released(&unresolved, now + DAY + SECOND),
         [1],

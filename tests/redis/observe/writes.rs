@@ -47,7 +47,7 @@ async fn rejected_writes_are_unavailable_on_held_key() {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
     reject_writes(&server, false);
-    // The release is retried.
+    // The release is retried at the latest after 1 s.
     drop(there.acquire("k").wait(PATIENCE).await.unwrap());
 }
 
