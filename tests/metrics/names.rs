@@ -182,7 +182,7 @@ fn series_are_as_many_as_documented() {
     let commands = series(&of(|| {
         LockManager::builder(Faulty::default()).build().unwrap()
     }));
-    assert_eq!(commands, [127, 127, 20 + 25 + 30 * PER_HISTOGRAM]);
+    assert_eq!(commands, [127, 127, 20 + 25 + 27 * PER_HISTOGRAM]);
 }
 
 #[test]

@@ -30,11 +30,11 @@ mod slot;
 pub(crate) use acquire_batch::AcquireBatch;
 pub(crate) use call::{Calls, KeyRoute};
 pub(crate) use error::{
-    Cause, CommandError, check, is_demoted, is_reply, not_connected, not_dialed, not_primary,
-    unavailable, unexpected,
+    Cause, CommandError, check, is_demoted, is_reply, not_connected, not_dialed, unavailable,
+    unexpected,
 };
 pub(crate) use names::{Names, OURS, millis};
 pub(crate) use quarantine::{prepare, spread_quarantine};
-pub(crate) use reply::{Outcomes, entry, granted, is_granted_again, spread, text};
+pub(crate) use reply::{Outcomes, entry, granted, is_granted_again, not_primary, spread, text};
 pub(crate) use script::{MAX_BATCH, SPAN, Scripts};
 pub(crate) use slot::{SLOTS, slot_of};

@@ -247,6 +247,13 @@ pub(super) fn remaining(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
+/// Returns a rejection if the reply to `HELLO` names the role of a replica. A proxy may name none.
+pub(crate) fn not_primary(hello: &Value) -> Option<Value> {
+    let role = entry(hello, "role")?;
+    let rejection = || redis::parse_redis_value(b"-READONLY server is not the primary\r\n").ok();
+    (role != "master").then(rejection).flatten()
+}
+
 /// Returns an entry of a map, in the form of either protocol version.
 pub(crate) fn entry(reply: &Value, name: &str) -> Option<String> {
     let is_it = |key: &Value| text(key).is_some_and(|key| key == name);

@@ -18,4 +18,4 @@ pub(crate) use command_error::{CommandError, check};
 pub(crate) use rejection::is_reply;
 pub(super) use rejection::{concerns_all_keys, is_denial, is_out_of_memory};
 pub(super) use server_error::refusal;
-pub(crate) use server_error::{is_demoted, not_connected, not_dialed, not_primary};
+pub(crate) use server_error::{is_demoted, not_connected, not_dialed};

@@ -7,7 +7,6 @@ use std::time::Duration;
 use redis::{RedisError, ServerError, Value, make_extension_error};
 
 use super::cause::{Cause, unavailable};
-use crate::backend::redis::command::entry;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// Returns `true` if the server rejected a write because it became a replica.
@@ -22,13 +21,6 @@ pub(crate) fn is_demoted(reply: &Value) -> bool {
     // `MASTERDOWN` comes from a replica that lost its primary and must not serve stale data.
     matches!(error.code(), "READONLY" | "MASTERDOWN")
         || (is_quoting(error.code()) && details().contains("READONLY"))
-}
-
-/// Returns a rejection if the reply to `HELLO` names the role of a replica. A proxy may name none.
-pub(crate) fn not_primary(hello: &Value) -> Option<Value> {
-    let role = entry(hello, "role")?;
-    let rejection = || redis::parse_redis_value(b"-READONLY server is not the primary\r\n").ok();
-    (role != "master").then(rejection).flatten()
 }
 
 /// Returns `true` if the details may quote the error of a command inside a script.
