@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let runs = number("FAULT_RUNS", 1);
-    let jobs = number("FAULT_JOBS", 6).clamp(1, rows.len().max(1) * runs);
+    let jobs = number("FAULT_JOBS", 4).clamp(1, rows.len().max(1) * runs);
     let start = Instant::now();
     let outcomes: Vec<_> = rows.iter().map(|_| Mutex::new(Runs::default())).collect();
     // The runs alternate over the rows, so that concurrent runs are of different rows.
