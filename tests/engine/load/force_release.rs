@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use tower_lock::{LockGuard, LockManager};
 
 const ROUNDS: u64 = 200_000;
-/// Long enough for threads that share a busy core.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Threads that share a busy core need longer for these.
 const AT_LEAST: u64 = 1_000;
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// One thread releases the key repeatedly by force, and two others acquire it as soon as it is free.
 #[test]
@@ -35,6 +35,8 @@ fn forced_guard_is_lost_before_next_grant() {
                 while !over.load(Ordering::Relaxed) {
                     let acquire = locks.acquire("k").no_wait().into_future();
                     let Some(Ok(guard)) = acquire.now_or_never() else {
+                        // On a busy core, the thread that releases runs sooner.
+                        thread::yield_now();
                         continue;
                     };
                     let mut latest = latest.lock().unwrap();
@@ -56,7 +58,8 @@ fn forced_guard_is_lost_before_next_grant() {
             });
         }
         let _in_runtime = runtime.enter();
-        while rounds.load(Ordering::Relaxed) < ROUNDS && Instant::now() < end {
+        let wanted = || if Instant::now() < end { ROUNDS } else { AT_LEAST };
+        while rounds.load(Ordering::Relaxed) < wanted() {
             let forced = locks.force_release("k").now_or_never();
             forced.expect("memory replies at once").unwrap();
         }
@@ -64,5 +67,4 @@ fn forced_guard_is_lost_before_next_grant() {
     });
     let rounds = rounds.into_inner();
     assert_eq!(overlaps.into_inner(), 0, "overlaps in {rounds} rounds");
-    assert!(rounds >= AT_LEAST, "only {rounds} rounds in {LIMIT:?}");
 }
