@@ -2,7 +2,7 @@ use std::time::Duration;
 
 #[cfg(feature = "tracing")]
 use super::millis::millis;
-use super::request_span::RequestSpan;
+use super::spans::RequestSpan;
 use super::via::Via;
 use crate::mode::Mode;
 

@@ -29,17 +29,16 @@ mod outcome;
 #[allow(dead_code, reason = "Redis writes it, and `metrics` reads it")]
 mod queue;
 mod renewal;
-mod request_span;
 #[allow(
     dead_code,
     reason = "Redis writes it, and `metrics` and `dashboard` read it"
 )]
 mod servers;
+mod spans;
 #[allow(dead_code, reason = "`metrics` and `dashboard` read a part each")]
 mod tally;
 mod unlocked;
 mod via;
-mod wait_span;
 
 pub(crate) use acquired::not_acquired;
 #[cfg(feature = "axum")]
@@ -53,15 +52,14 @@ pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply
 #[cfg(feature = "redis")]
 pub(crate) use queue::{confirmed, passed_over, transferred};
 pub(crate) use renewal::RenewalOutage;
-pub(crate) use request_span::RequestSpan;
 #[cfg(feature = "redis")]
 pub(crate) use servers::{Part, Reporter};
+pub(crate) use spans::{RequestSpan, WaitSpan};
 #[cfg(feature = "metrics")]
 pub(crate) use tally::Gauges;
 pub(crate) use tally::{Name, Tally};
 pub(crate) use unlocked::{observed, passed};
 pub use via::{LostReason, Via};
-pub(crate) use wait_span::WaitSpan;
 #[cfg(feature = "dashboard")]
 pub(crate) use {
     servers::{Server, read as read_servers},

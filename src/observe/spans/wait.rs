@@ -1,11 +1,11 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-#[cfg(feature = "tracing")]
-use super::millis::millis;
-use super::outcome::Outcome;
-use super::via::Via;
 use crate::mode::Mode;
+#[cfg(feature = "tracing")]
+use crate::observe::millis::millis;
+use crate::observe::outcome::Outcome;
+use crate::observe::via::Via;
 
 /// The span of an acquire that waits, a child of the span of its caller.
 #[derive(Debug)]

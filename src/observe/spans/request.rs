@@ -25,7 +25,7 @@ impl RequestSpan {
     }
 
     #[cfg(feature = "tracing")]
-    pub(super) fn id(self) -> Option<tracing::span::Id> {
+    pub(in crate::observe) fn id(self) -> Option<tracing::span::Id> {
         self.id.map(tracing::span::Id::from_non_zero_u64)
     }
 }
