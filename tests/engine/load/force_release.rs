@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tower_lock::{LockGuard, LockManager};
 
 const ROUNDS: u64 = 200_000;
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(5);
 /// Threads that share a busy core need longer for these.
 const AT_LEAST: u64 = 1_000;
 
@@ -58,7 +58,13 @@ fn forced_guard_is_lost_before_next_grant() {
             });
         }
         let _in_runtime = runtime.enter();
-        let wanted = || if Instant::now() < end { ROUNDS } else { AT_LEAST };
+        let wanted = || {
+            if Instant::now() < end {
+                ROUNDS
+            } else {
+                AT_LEAST
+            }
+        };
         while rounds.load(Ordering::Relaxed) < wanted() {
             let forced = locks.force_release("k").now_or_never();
             forced.expect("memory replies at once").unwrap();
