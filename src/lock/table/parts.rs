@@ -1,8 +1,12 @@
-//! Reads of all lanes, one shard at a time.
+//! Reads of all lanes, one shard or a part of it at a time.
 
 use super::{Lanes, SHARDS, lock, shard_of};
 use crate::LockKey;
 use crate::lock::lane::Lane;
+
+/// The number of buckets of a part. A request waits at most while a part is read.
+#[cfg(feature = "dashboard")]
+const PART: usize = 256;
 
 impl Lanes {
     /// Reads each lane, one shard at a time. A lane that enters or leaves in between may be missed.
@@ -32,5 +36,21 @@ impl Lanes {
         for slot in &lock(&self.shards[shard]).lanes {
             look(&slot.key, &slot.lane);
         }
+    }
+
+    /// Reads the lanes of the part of a shard that begins at this bucket, and returns where the next part begins. A lane
+    /// that its table moves in between may be read twice or missed.
+    #[cfg(feature = "dashboard")]
+    pub(in crate::lock) fn inspect_part(
+        &self,
+        shard: usize,
+        start: usize,
+        mut look: impl FnMut(&LockKey, &Lane),
+    ) -> Option<usize> {
+        let lanes = &lock(&self.shards[shard]).lanes;
+        let end = lanes.num_buckets().min(start + PART);
+        let slots = (start..end).filter_map(|bucket| lanes.get_bucket(bucket));
+        slots.for_each(|slot| look(&slot.key, &slot.lane));
+        (end < lanes.num_buckets()).then_some(end)
     }
 }

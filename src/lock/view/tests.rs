@@ -29,3 +29,12 @@ async fn pages_contain_each_key_once() {
     assert_eq!((seen.len(), rows), (MANY, MANY));
     drop(guards);
 }
+
+#[tokio::test]
+async fn walk_counts_keys_of_each_part_once() {
+    let locks = LockManager::in_memory();
+    let guards = held(&locks, 0..MANY).await;
+    let counts = locks.walk(Order::Age, 1).await.counts;
+    assert_eq!((counts.held, counts.lanes), (MANY, MANY));
+    drop(guards);
+}
