@@ -6,7 +6,7 @@ mod several;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use self::pending::{OnUnread, Pending, Receiver, Receives};
+use self::pending::{Pending, Receiver};
 use self::several::Several;
 use super::LeaseId;
 
@@ -16,20 +16,12 @@ use super::LeaseId;
 pub enum Hint {
     /// The key may be free.
     Released,
-    /// The store has transferred the key to a lease of this manager.
-    ///
-    /// It is a grant if its counter is larger than that of the [`TransferTerms`](super::TransferTerms) in the last
-    /// reply to a [`contend`](super::Backend::contend) under this lease. The transfer then came after that
-    /// `contend`, and the lease lasts for the TTL of these terms, counted from before the `contend` was sent.
-    /// Otherwise the transfer may have expired, and a `contend` confirms it. So a hint that is late or arrives
-    /// twice grants nothing.
+    /// The store has transferred the key to a lease of this manager, which confirms it by a
+    /// [`contend`](super::Backend::contend) under that lease. So a hint that is late or arrives twice grants nothing.
     #[non_exhaustive]
     Transferred {
-        /// The lease. A manager that does not wait under it calls [`leave`](super::Backend::leave).
+        /// The lease.
         lease: LeaseId,
-        /// The base of the fencing tokens of the grant, as in
-        /// [`Contended::Granted`](super::Contended::Granted). `None` if only a `contend` grants the lease.
-        counter: Option<u64>,
     },
 }
 
@@ -37,23 +29,14 @@ impl Hint {
     /// Creates the hint that the key was transferred to `lease`.
     #[must_use]
     pub fn transferred(lease: LeaseId) -> Self {
-        let counter = None;
-        Self::Transferred { lease, counter }
-    }
-
-    /// Creates the hint that the key was transferred to `lease` under a fresh `counter`, in the same step.
-    #[must_use]
-    pub fn transferred_under(lease: LeaseId, counter: u64) -> Self {
-        let counter = Some(counter);
-        Self::Transferred { lease, counter }
+        Self::Transferred { lease }
     }
 }
 
 /// Hints for one waiter.
 ///
-/// A hint is not a guarantee. A missing hint costs the waiter at most its poll interval. Hints of one kind that
-/// arrive before the waiter received the previous one are merged into it: of several transfers, the last one
-/// counts. A transfer is received before a release.
+/// A hint is not a guarantee. A missing hint costs the waiter at most its poll interval. Equal hints that arrive before
+/// the waiter received the first one are merged into it. A transfer is received before a release.
 #[derive(Debug)]
 pub struct Hints {
     source: HintSource,
@@ -100,50 +83,11 @@ impl Hints {
         }
     }
 
-    /// Receives the transfers of this lease only from now on.
-    pub(crate) fn receive_only(&mut self, lease: LeaseId) {
-        self.receive(Receives::Only(lease));
-    }
-
-    /// Receives the transfers of these leases only.
-    #[must_use]
-    pub(crate) fn receiving(mut self, of: fn(LeaseId) -> bool) -> Self {
-        self.receive(Receives::If(of));
-        self
-    }
-
-    /// Calls `on_unread` for each transfer that the waiter does not receive, also after its drop.
-    #[must_use]
-    pub(crate) fn reporting_unread(self, on_unread: OnUnread) -> Self {
-        if let HintSource::One(pending) = &self.source {
-            pending.state().on_unread = Some(on_unread);
-        }
-        self
-    }
-
-    fn receive(&mut self, receives: Receives) {
-        if let HintSource::One(pending) = &self.source {
-            pending.state().receives = receives;
-        }
-    }
-
-    /// Drops and reports a transfer that has arrived, unless it is to the lease `place`. Hints of several stores have
-    /// no transfers.
-    pub(crate) fn drop_transfer_unless(&mut self, place: Option<LeaseId>) {
-        if let HintSource::One(pending) = &self.source {
-            let is_other = |it: &mut Hint| !matches!(it, Hint::Transferred { lease, .. } if Some(*lease) == place);
-            let other = pending.state().transferred.take_if(is_other);
-            if let Some(unread) = other {
-                pending.report(unread);
-            }
-        }
-    }
-
     /// Receives the hint of a release that has arrived. Returns `false` if none has, or if these are hints of several
     /// stores.
     pub(crate) fn take_release(&mut self) -> bool {
         match &self.source {
-            HintSource::One(pending) => std::mem::take(&mut pending.state().released),
+            HintSource::One(pending) => pending.take_release(),
             HintSource::Several(_) => false,
         }
     }
@@ -171,25 +115,8 @@ impl HintSender {
     }
 
     /// Sends a hint to the waiter, without blocking.
-    ///
-    /// If the waiter does not receive a transfer, because it has left or waits under another lease, its manager leaves
-    /// the lease in the background, unless another waiter has it.
     pub fn send(&self, hint: Hint) {
-        if let Some(unread) = self.offer(hint) {
-            self.report_unread(unread);
-        }
-    }
-
-    /// Sends a hint. Returns the transfer that the waiter does not receive: this one, or an earlier one that it
-    /// displaced. The caller reports it, unless another waiter receives it.
-    #[must_use]
-    pub(crate) fn offer(&self, hint: Hint) -> Option<Hint> {
-        self.pending.add(hint)
-    }
-
-    /// Reports a transfer that no waiter of the manager receives.
-    pub(crate) fn report_unread(&self, unread: Hint) {
-        self.pending.report(unread);
+        self.pending.add(hint);
     }
 
     /// Returns `true` if the waiter dropped its [`Hints`], so that its subscription can end.
@@ -201,9 +128,6 @@ impl HintSender {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
-    use futures_util::FutureExt as _;
     use uuid::Uuid;
 
     use super::*;
@@ -231,91 +155,27 @@ mod tests {
         assert!(is_pending(&mut hints).await);
     }
 
+    /// The lanes of permits of one key receive the transfers of all.
     #[tokio::test]
-    async fn last_of_several_transfers_counts() {
+    async fn transfers_are_received_once_in_order() {
         let (sender, mut hints) = Hints::channel();
-        sender.send(Hint::transferred(lease(1)));
-        sender.send(Hint::transferred(lease(2)));
-        assert_eq!(hints.next().await, Hint::transferred(lease(2)));
+        for number in [1, 2, 1] {
+            sender.send(Hint::transferred(lease(number)));
+        }
+        for number in [1, 2] {
+            assert_eq!(hints.next().await, Hint::transferred(lease(number)));
+        }
         assert!(is_pending(&mut hints).await);
     }
 
     #[tokio::test]
-    async fn transfer_to_other_lease_displaces_none() {
+    async fn too_many_transfers_are_release() {
         let (sender, mut hints) = Hints::channel();
-        hints.receive_only(lease(1));
-        for number in [1, 2] {
+        for number in 0..17 {
             sender.send(Hint::transferred(lease(number)));
         }
-        assert_eq!(hints.next().await, Hint::transferred(lease(1)));
+        assert_eq!(hints.next().await, Hint::Released);
         assert!(is_pending(&mut hints).await);
-        let (sender, hints) = Hints::channel();
-        let mut hints = hints.receiving(|it| it != lease(2));
-        for number in [1, 2] {
-            sender.send(Hint::transferred(lease(number)));
-        }
-        assert_eq!(hints.next().await, Hint::transferred(lease(1)));
-    }
-
-    #[tokio::test]
-    async fn only_transfer_to_place_is_kept() {
-        for (place, kept) in [
-            (Some(lease(1)), true),
-            (Some(lease(2)), false),
-            (None, false),
-        ] {
-            let (sender, mut hints) = Hints::channel();
-            sender.send(Hint::transferred(lease(1)));
-            sender.hint();
-            hints.drop_transfer_unless(place);
-            assert!(hints.take_release() && !hints.take_release());
-            assert_eq!(!is_pending(&mut hints).await, kept, "{place:?}");
-        }
-    }
-
-    /// Returns what is sent to a waiter, and the leases of the transfers that it did not receive.
-    fn watched() -> (HintSender, Hints, Arc<Mutex<Vec<LeaseId>>>) {
-        let (sender, hints) = Hints::channel();
-        let unread = Arc::<Mutex<Vec<_>>>::default();
-        let reported = Arc::clone(&unread);
-        let report = move |lease| reported.lock().unwrap().push(lease);
-        (sender, hints.reporting_unread(Arc::new(report)), unread)
-    }
-
-    #[test]
-    fn unread_transfer_is_reported() {
-        let (sender, hints, unread) = watched();
-        let mut hints = hints.receiving(|it| it != lease(3));
-        let reported = || std::mem::take(&mut *unread.lock().unwrap());
-        for number in [1, 1, 2, 3] {
-            sender.send(Hint::transferred(lease(number)));
-        }
-        assert_eq!(reported(), [lease(1), lease(3)], "displaced, and filtered");
-        assert_eq!(
-            hints.next().now_or_never(),
-            Some(Hint::transferred(lease(2)))
-        );
-        sender.hint();
-        sender.send(Hint::transferred(lease(4)));
-        drop(hints);
-        assert_eq!(reported(), [lease(4)], "not received before the drop");
-        for hint in [Hint::Released, Hint::transferred(lease(5))] {
-            sender.send(hint);
-        }
-        assert_eq!(reported(), [lease(5)], "after the drop");
-    }
-
-    #[test]
-    fn offered_transfer_is_returned_unread() {
-        let (sender, hints, unread) = watched();
-        let [first, second] = [1, 2].map(|number| Hint::transferred(lease(number)));
-        assert_eq!([first, first].map(|it| sender.offer(it)), [None, None]);
-        assert_eq!(sender.offer(second), Some(first));
-        drop(hints);
-        assert_eq!(std::mem::take(&mut *unread.lock().unwrap()), [lease(2)]);
-        assert_eq!(sender.offer(first), Some(first));
-        assert_eq!(sender.offer(Hint::Released), None);
-        assert!(unread.lock().unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -25,7 +25,7 @@ pub use contract::{
 };
 pub use hints::{Hint, HintSender, Hints};
 pub use memory::Memory;
-pub use queue::{ContendRequest, Contended, TransferTerms};
+pub use queue::{ContendRequest, Contended};
 pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
 pub(crate) use contract::LATE;

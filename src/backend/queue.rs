@@ -88,32 +88,7 @@ pub enum Contended {
         /// `None` for a waiter that listens, and from a store that passes over none: the engine then attempts
         /// after 100 ms.
         poll_after: Option<Duration>,
-        /// The terms under which the [`Hint::Transferred`](super::Hint::Transferred) of this lease is a grant.
-        /// `None` if only a `contend` grants the lease.
-        transfers: Option<TransferTerms>,
     },
-}
-
-/// The terms under which a [`Hint::Transferred`](super::Hint::Transferred) is a grant.
-///
-/// They are from the step in which the store executed the `contend`, or in which
-/// [`release_or_keep`](super::Backend::release_or_keep) entered the lease. So a transfer under a larger counter came
-/// later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TransferTerms {
-    /// A number that the counters of all later transfers of the key exceed, and those of earlier ones do not.
-    pub counter: u64,
-    /// The TTL of a transferred lease, from its transfer until a [`renew`](super::Backend::renew).
-    pub ttl: Duration,
-}
-
-impl TransferTerms {
-    /// Creates the terms of transfers that have counters above `counter`, and leases of `ttl`.
-    #[must_use]
-    pub fn new(counter: u64, ttl: Duration) -> Self {
-        Self { counter, ttl }
-    }
 }
 
 impl Contended {
@@ -132,7 +107,6 @@ impl Contended {
             ttl,
             queued,
             poll_after: None,
-            transfers: None,
         }
     }
 
@@ -144,17 +118,7 @@ impl Contended {
             ttl,
             queued: Some(queued),
             poll_after: poll_after.into(),
-            transfers: None,
         }
-    }
-
-    /// Sets the terms under which the hint of a transfer to the waiter is a grant. Does not change a grant.
-    #[must_use]
-    pub fn with_transfers(mut self, terms: impl Into<Option<TransferTerms>>) -> Self {
-        if let Self::Waiting { transfers, .. } = &mut self {
-            *transfers = terms.into();
-        }
-        self
     }
 }
 

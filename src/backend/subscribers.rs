@@ -54,8 +54,7 @@ impl Subscribers {
         let mut reached = false;
         for subscriber in self.senders.iter().filter(is_of_manager) {
             reached |= !subscriber.sender.is_closed();
-            // A store in memory loses no writes, so it has no place that was left. The caller may hold mutexes.
-            let _unread = subscriber.sender.offer(Hint::transferred(lease));
+            subscriber.sender.send(Hint::transferred(lease));
         }
         reached
     }

@@ -70,9 +70,8 @@
 //! Register the subscriber before the first hint: an attempt that follows a hint then misses no release. A hint without
 //! a reason costs one attempt. A lost hint costs the waiter about a second. The suite waits up to 3 s for a hint.
 //!
-//! A store with a queue may keep the last sender of a manager until its subscription ends. If no waiter of the manager
-//! watches, the store also sends each transfer to that sender. The manager then leaves the lease, unless it waits under
-//! it, so that the next process does not wait until the transfer expires.
+//! A [`release_or_keep`](crate::Backend::release_or_keep) can enter the next lease of a process in the queue. If that
+//! lease listens there, the store also sends its transfer to a subscription that begins later.
 //!
 //! The engine calls `watch` in a Tokio runtime, so the method may spawn a task. A store without notifications spawns
 //! one that reads the holder of the key at intervals, such as 50 ms. It hints after the first reading, and when the key

@@ -28,7 +28,7 @@
 //! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |
 //! | `tower_lock_unlocked_total{option}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable`. `tower_lock_acquires_total` has their outcomes | it increases with the option `on_unavailable` |
 //! | `tower_lock_transfers_total` | counter of keys that went to the first process of a queue, counted by the process whose command found them free | – |
-//! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation by a command. It has no transfer that its notification granted, nor one that was never confirmed: such a key is idle for at most 1.5 s | its 99th percentile is above some round trips |
+//! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation by a command. It has no transfer that was never confirmed: such a key is idle for at most 1.5 s | its 99th percentile is above some round trips |
 //! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang, counted as the transfers | it increases outside of deployments |
 //!
 //! A process tries a server that it does not reach until it does, also without requests, and then sets

@@ -69,25 +69,20 @@
 //! | a waiter ends, and the server has closed its connection | nothing: the next release passes it over |
 //! | a waiter ends after the key was transferred to it | at most 1.5 s, once |
 //! | waiters hang with open connections | at most 4.5 s for all of them together |
-//! | a waiter left, and a failover restored its place | nothing while it is subscribed and its runtime runs, or if the server counts subscribers; otherwise at most 1.5 s, once |
+//! | a waiter left, and a failover restored its place | nothing if the server counts subscribers and the process has left the key for a second; otherwise at most 1.5 s, once |
 //!
-//! A process refreshes its place every second, and loses it after 3 s without a refresh. It confirms or renews a
+//! A process refreshes its place every second, and loses it after 3 s without a refresh. It confirms a
 //! transferred lease within 1.5 s, or the key expires and the next process is served. The 4.5 s are the sum of both
 //! times.
 //!
 //! # What a transfer costs
 //!
-//! The notification of a transfer is the grant: the first waiter proceeds when its process receives the message. The
-//! lease then lasts for 1.5 s, counted from before the last attempt of the process, or from before its release that
-//! entered the queue. The watchdog renews it within 0.5 s. A shorter hold needs only its release.
+//! The notification of a transfer wakes the process, which confirms the transfer by a command. So a transfer between two
+//! processes takes the message and one round trip. A message that is lost, late or repeated grants nothing.
 //!
-//! The process confirms the transfer by a command, which takes one more round trip, in these cases:
-//!
-//! - The waiter has a fixed [`lease`](crate::Acquire::lease), or a lease below 1.5 s.
-//! - Less than 0.5 s of the lease is left, or the message is late.
-//! - The backend has [`min_replicas`], a [`quarantine`], or [`redisson_fencing_tokens`].
-//! - It is a Cluster with plain messages or [`Publish::Both`], or one endpoint for several servers.
-//! - The process has no subscription.
+//! While a process has waiters for an exclusive lock, its release enters the queue for the next one in the same command.
+//! A turn then takes two commands: this release, and the confirmation. An acquire that comes after the release, and each
+//! permit, enters the queue by a command of its own.
 //!
 //! [`LockInfo::queued`](crate::LockInfo::queued) is the number of places in the queue.
 //!
@@ -131,11 +126,8 @@
     feature = "redis",
     doc = "
 [cluster]: super::cluster
-[`min_replicas`]: crate::backend::redis::RedisBackendBuilder::min_replicas
 [`notify`]: crate::backend::redis::RedisBackendBuilder::notify
 [`Publish::Both`]: crate::backend::redis::Publish::Both
-[`quarantine`]: crate::backend::redis::RedisBackendBuilder::quarantine
-[`redisson_fencing_tokens`]: crate::backend::redis::RedisBackendBuilder::redisson_fencing_tokens
 [permissions]: crate::RedisBackend#permissions
 [`redisson`]: super::redisson#what-is-different
 [sentinel]: super::sentinel
@@ -145,11 +137,8 @@
     not(feature = "redis"),
     doc = "
 [cluster]: ../cluster/index.html
-[`min_replicas`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.min_replicas
 [`notify`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.notify
 [`Publish::Both`]: ../../backend/redis/enum.Publish.html#variant.Both
-[`quarantine`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.quarantine
-[`redisson_fencing_tokens`]: ../../backend/redis/struct.RedisBackendBuilder.html#method.redisson_fencing_tokens
 [permissions]: ../../struct.RedisBackend.html#permissions
 [`redisson`]: ../../guide/redisson/#what-is-different
 [sentinel]: ../../guide/sentinel/

@@ -29,7 +29,6 @@ use super::home::Home;
 use super::lane::{Place, Refused, Seen};
 use super::lease::LeaseNumber;
 use super::place::{PLACE, QueuePlace};
-use super::promise::Promise;
 use super::timeout::by;
 use super::yielded::Yielded;
 use crate::backend::{BackendError, Contended, Hints};
@@ -60,8 +59,6 @@ pub(super) struct AcquireLoop {
     listens: bool,
     /// The number of processes in the queue of the backend, if this one is in it.
     queued: Option<u32>,
-    /// What makes the message of a transfer a grant, if this process is in that queue.
-    promise: Option<Promise>,
     /// When to poll according to the backend, and since when that is unchanged.
     poll_after: Option<(Duration, Moment)>,
     /// The number of hints left to other processes.
@@ -94,7 +91,6 @@ impl AcquireLoop {
             hints: None,
             listens: false,
             queued: None,
-            promise: None,
             poll_after: None,
             yields_to: 0,
             backoff: FIRST_BACKOFF,
@@ -126,8 +122,8 @@ impl AcquireLoop {
     /// the new subscription, detects a release between the first attempt and the subscription.
     ///
     /// If the backend has a queue, that attempt enters it as a listener. If this process has just transferred the key, the
-    /// subscription comes first. A place that the release entered needs no attempt before its refresh a second later, if
-    /// the subscription has lingered and the message of a transfer is a grant.
+    /// subscription comes first. A place that the release entered needs no attempt before the message of its transfer,
+    /// or its refresh a second later, if the subscription has lingered.
     async fn run(mut self, yielded: Yielded) {
         self.contend(yielded).await;
         self.over = true;
@@ -147,7 +143,7 @@ impl AcquireLoop {
         // During a pause, the subscription takes effect. The first attempt then enters the queue as a listener.
         let listens_soon = is_in_line && !self.listens;
         if yielded != Yielded::ToNobody || listens_soon {
-            let first = match self.take_over_place(yielded.promise()) {
+            let first = match self.take_over_place(yielded.notified_behind()) {
                 true => REFRESH,
                 false => POLITE,
             };
@@ -165,10 +161,6 @@ impl AcquireLoop {
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
                 (self.engine).resolve(&self.key, lease, unanswered(ttl), self.home);
-            }
-            if matches!(outcome, Outcome::Granted(_)) {
-                // A transfer that arrives before this task ends is for the next one.
-                self.hints = None;
             }
             let Self {
                 engine,
@@ -215,20 +207,17 @@ impl AcquireLoop {
         }
     }
 
-    /// Takes over a place that a release entered. Returns `true` if the place needs no attempt before its refresh: the
-    /// subscription is in effect, and the message of a transfer is a grant.
+    /// Takes over a place that a release entered, behind `notified_behind` processes. Returns `true` if the place needs
+    /// no attempt before the message of its transfer.
     ///
     /// A subscription that lingered since the release has its first hint at once, and the transfer, if it came already.
     /// After a subscription that has not lingered, the first hint causes an attempt.
-    fn take_over_place(&mut self, promise: Option<Promise>) -> bool {
-        let Some(promise) = promise else {
+    fn take_over_place(&mut self, notified_behind: Option<u32>) -> bool {
+        let Some(queued) = notified_behind else {
             return false;
         };
-        self.promise = Some(promise);
-        self.queued = Some(promise.queued());
-        let place = self.engine.lease_id(promise.lease());
-        let hints = self.engine.watch(&self.key, Some(place), self.home);
-        let hints = self.hints.insert(hints);
+        self.queued = Some(queued);
+        let hints = self.hints.insert(self.engine.watch(&self.key));
         self.listens = hints.take_release();
         self.listens
     }
@@ -243,7 +232,6 @@ impl AcquireLoop {
                 ..
             }) => {
                 self.queued = Some(*queued);
-                self.promise = Promise::of(replied);
                 let before = self.poll_after.filter(|(it, _)| Some(*it) == *poll_after);
                 let first = || poll_after.map(|it| (it, replied.now));
                 self.poll_after = before.or_else(first);
@@ -253,7 +241,6 @@ impl AcquireLoop {
             Err(error) if !error.may_have_taken_effect() => Place::Unchanged,
             outcome => {
                 self.queued = None;
-                self.promise = None;
                 // An earlier attempt under this lease entered the queue, and this one did not refresh it.
                 if matches!(outcome, Ok(Contended::Waiting { .. })) && lease != sent {
                     self.engine.resolve(&self.key, lease, PLACE, self.home);
@@ -273,7 +260,7 @@ impl AcquireLoop {
         let (sent, mut attempt) = match self.in_flight.take() {
             Some(attempt) => (LeaseNumber::of(attempt.lease), attempt),
             None => {
-                let sent = LeaseNumber::of(self.engine.new_lease_id(&self.key));
+                let sent = LeaseNumber::of(self.engine.new_lease_id());
                 let now = Moment::now();
                 let due = self.engine.stuck_at(now);
                 let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
@@ -281,9 +268,6 @@ impl AcquireLoop {
                 })?;
                 self.unanswered = Some((lease, terms.ttl));
                 let lease = self.engine.lease_id(lease);
-                if let Some(hints) = self.hints.as_mut().filter(|_| self.key.is_of_permit()) {
-                    hints.receive_only(lease);
-                }
                 let (engine, key, listens) = (&self.engine, &self.key, self.listens);
                 (
                     sent,

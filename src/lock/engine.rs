@@ -10,13 +10,13 @@ use uuid::Uuid;
 
 use super::clock::{Moment, Span};
 use super::home::{Home, Homes};
-use super::lease::{LeaseNumber, PERMIT};
+use super::lease::LeaseNumber;
 use super::options::Options;
 use super::room::Room;
 use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use super::unresolved::Unresolved;
-use crate::backend::{ErasedBackend, LeaseId};
+use crate::backend::{ErasedBackend, Hints, LeaseId};
 use crate::key::KeyMap;
 use crate::observe::{RenewalOutage, Tally};
 use crate::task::{Runtime, RuntimeId};
@@ -109,13 +109,14 @@ impl Engine {
         Owner::new(self.id, number)
     }
 
-    /// Returns the id of a new lease of `key`.
-    pub(super) fn new_lease_id(&self, key: &LockKey) -> LeaseId {
-        let mut number = self.next_number();
-        if key.is_of_permit() {
-            number |= PERMIT;
-        }
-        LeaseId::new(self.id, number)
+    /// Returns the id of a new lease.
+    pub(super) fn new_lease_id(&self) -> LeaseId {
+        LeaseId::new(self.id, self.next_number())
+    }
+
+    /// Subscribes this manager to a key.
+    pub(super) fn watch(&self, key: &LockKey) -> Hints {
+        self.backend.watch(key, self.id)
     }
 
     pub(super) fn lease_id(&self, number: LeaseNumber) -> LeaseId {

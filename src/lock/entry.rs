@@ -75,7 +75,7 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
         Start::Send(inline) => match engine.reserve_seat() {
             Ok(seat) => {
-                let attempt = send(engine, key, engine.new_lease_id(key), claim.terms, now);
+                let attempt = send(engine, key, engine.new_lease_id(), claim.terms, now);
                 *inline.state() = Inline::InFlight(InFlight {
                     attempt,
                     claim: *claim,
@@ -213,7 +213,7 @@ fn attempt(
     now: Moment,
     effects: &mut Effects,
 ) -> Start {
-    let lease = engine.new_lease_id(key);
+    let lease = engine.new_lease_id();
     // A backend in this process replies under the mutex of the lane, so no other event intervenes.
     let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
         let inline = Arc::<InlineAttempt>::default();

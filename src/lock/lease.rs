@@ -3,14 +3,12 @@
 
 mod downgrading;
 mod hand_offs;
-mod transferred;
 mod upkeep;
 
 use std::num::NonZeroU16;
 use std::time::Duration;
 
 use hand_offs::{HANDOFF_TIME, HandOffs};
-pub(super) use transferred::Transfer;
 use upkeep::Upkeep;
 
 use super::claim::Terms;
@@ -23,11 +21,11 @@ const RENEW_AT: u32 = 3;
 /// Renewals that are due within this fraction of their lease join a round that is being sent.
 const RENEW_EARLY: u32 = 20;
 
+/// The least remaining time of a lease that a further owner shares. A renewal has this time.
+const LEAST_LEFT: Span = Span::new(Duration::from_millis(500));
+
 /// The fixed part of the drift.
 const DRIFT: Span = Span::new(Duration::from_millis(2));
-
-/// The bit of the numbers of permits. The messages of transfers to them are for no other lane.
-pub(super) const PERMIT: u64 = 1 << 62;
 
 /// The number of a lease within its manager. The manager's part of the [`LeaseId`] is not stored,
 /// because it would be the same for every held lock.
@@ -43,16 +41,6 @@ impl LeaseNumber {
     /// Returns the number as backends know it.
     pub(super) fn get(self) -> u64 {
         self.0
-    }
-
-    /// Returns `true` if the lease is that of a permit.
-    pub(super) fn is_of_permit(self) -> bool {
-        self.0 & PERMIT != 0
-    }
-
-    /// Returns the number in the sequence of leases and tickets.
-    pub(super) fn in_sequence(self) -> u64 {
-        self.0 & !PERMIT
     }
 }
 
@@ -72,8 +60,6 @@ pub(super) struct Lease {
     mode: Mode,
     /// Under which the permit was granted.
     limit: Option<NonZeroU16>,
-    /// The lease has the TTL of a transfer, which is shorter than `ttl`.
-    is_short: bool,
     /// A downgrade was sent, and its reply has not come, or is not known.
     is_downgrading: bool,
     /// When the hand-offs without a command end. `None` if the next holder needs a fresh counter, or the lease
@@ -132,7 +118,6 @@ impl Lease {
             tokens_per_counter: u16::try_from(tokens_per_counter).unwrap_or(u16::MAX),
             mode: terms.mode,
             limit: terms.limit,
-            is_short: false,
             is_downgrading: false,
             hands_off_until: Some(sent_at + HANDOFF_TIME),
             hand_offs: None,
@@ -168,6 +153,18 @@ impl Lease {
 
     pub(super) fn expires_at(&self) -> Moment {
         self.expires_at
+    }
+
+    /// Returns `true` if enough time is left for a further owner that shares the lease: for its own fixed lease, or for
+    /// the reply to a renewal.
+    pub(super) fn may_be_joined(&self, terms: Terms, now: Moment) -> bool {
+        let mut least_left = LEAST_LEFT.min(terms.ttl / RENEW_AT);
+        // Between renewals, a renewed lease normally has more than this left, whatever TTL the further owner asks for.
+        if self.is_renewed() {
+            least_left = least_left.min(self.ttl / RENEW_AT);
+        }
+        let needs_no_renewal = !terms.renewed && valid_until(now, terms.ttl) <= self.valid_until;
+        needs_no_renewal || now + least_left <= self.valid_until
     }
 
     /// Returns when the renewal in flight was sent.
@@ -207,7 +204,6 @@ impl Lease {
         self.valid_until = self.valid_until.max(valid_until(sent_at, ttl));
         self.expires_at = self.expires_at.max(expires_at(sent_at, ttl));
         self.upkeep = Upkeep::Due(sent_at + self.ttl / RENEW_AT);
-        self.is_short = false;
     }
 
     /// Requires renewals of `ttl` while the lease is held.
@@ -275,8 +271,8 @@ impl Lease {
     /// Returns `true` if a renewal is due, or may join a round that is sent now.
     pub(super) fn renews_early(&self, now: Moment) -> bool {
         let early = match self.upkeep {
-            Upkeep::Due(_) if !self.is_short => self.ttl() / RENEW_EARLY,
-            Upkeep::Due(_) | Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Span::ZERO,
+            Upkeep::Due(_) => self.ttl() / RENEW_EARLY,
+            Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Span::ZERO,
         };
         self.next_renewal().is_some_and(|due| due <= now + early)
     }

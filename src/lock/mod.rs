@@ -11,8 +11,7 @@
 //! | [`guard`], [`held`], [`grant`], [`given`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
 //! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`counts`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, their numbers, the index of their deadlines, and the one place that carries out effects |
-//! | [`contender`], [`line`], [`yielded`], [`place`], [`promise`] | the acquire loop of a key that another process holds, its turns, and the transfers that end it |
-//! | [`watch`] | subscriptions, and transfers that no acquire loop receives |
+//! | [`contender`], [`line`], [`yielded`], [`place`] | the acquire loop of a key that another process holds, its turns, and its place in the queue |
 //! | [`watchdog`], [`wake`] | renewals and checks of overdue work |
 //! | [`downgrade`] | makes the exclusive lock of a guard shared |
 //! | [`releaser`], [`release_queue`] | releases, in batches; the return of a lease with waiters, which keeps or releases it |
@@ -51,9 +50,7 @@
 //! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
-//! | contending | the key is transferred to this process after its last attempt, or the release that entered its place, was sent | held by the first in the queue | resolve it, renew soon | watchdog |
-//! | contending | the key is transferred to this process, perhaps earlier, or the loop wakes | | attempt under the lease of the place | loop |
-//! | any | the key is transferred to a lease of this process that no lane holds, returns or waits under | | leave that lease | |
+//! | contending | the key is transferred to the place of this process, or the loop wakes | | attempt under the lease of the place | loop |
 //! | contending | the loop's attempt can never succeed | idle, or contending | reject the waiters of its mode, leave the place | loop |
 //! | contending | the last waiter leaves | idle, once the loop has woken; yielding, as before the waiter | the loop ends, leave the place | loop |
 //! | contending | the loop is dropped with its runtime | contending, or idle; yielding, as before the waiter | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
@@ -117,13 +114,10 @@
 //! | in flight | the reply is overdue, and its task may not run | in flight | send another renewal | watchdog of another runtime |
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
 //!
-//! A lease that the message of a transfer granted has the TTL of a transfer until its first renewal, which is due
-//! within 60 ms. A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find out whether
-//! more owners may share it.
+//! A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find out whether more owners may
+//! share it.
 //!
-//! A backend that lost its last writes can have a place that this process left, and transfer the key to it. While the
-//! subscription to the key lasts and the runtime of its last waiter runs, the process leaves the place again
-//! ([`watch`]). Without a subscription, a backend that counts subscribers passes the place over. Otherwise the transfer
+//! A backend that lost its last writes can have a place that this process left, and transfer the key to it. The transfer
 //! expires, and delays the other waiters by its TTL once.
 //!
 //! # Invariants
@@ -140,10 +134,7 @@
 //!   place until the lease is granted or left. After an unknown result, the lease is released until the
 //!   backend replies or the lease must have expired, and the next attempt has another id. A command without a reply
 //!   may take effect up to a minute later: a server that was stopped continues with the commands in its buffers.
-//! - A message of the backend grants a lease only if its counter exceeds the one in the last reply under this lease:
-//!   that to an attempt, or before the first attempt that to the release that entered the place. Only the loop that
-//!   received that reply, or was started by it, has this counter. The lease then lasts for the TTL of a transfer, counted
-//!   from before that command was sent.
+//! - Only the reply to an attempt grants a lease. A message of the backend is a hint, which causes an attempt.
 //! - A guard is current while the lane holds the very grant that the guard was made from. Operations of
 //!   another guard, such as a lost one, change nothing.
 //! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
@@ -202,7 +193,6 @@ mod manager;
 mod options;
 mod pending;
 mod place;
-mod promise;
 mod release_queue;
 mod releaser;
 mod report;
@@ -222,7 +212,6 @@ mod unresolved;
 #[cfg(feature = "dashboard")]
 mod view;
 mod wake;
-mod watch;
 mod watchdog;
 mod yielded;
 

@@ -24,7 +24,7 @@ use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
     Erased, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes,
-    Release, Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::observe::{Name, RequestSpan};
 use crate::task::RuntimeId;
@@ -220,12 +220,10 @@ pub(super) struct Slow {
     pub(super) has_queue: bool,
     /// Whether no subscription takes effect.
     pub(super) is_silent: bool,
-    /// The senders of these subscriptions.
-    pub(super) silenced: Arc<Mutex<Vec<HintSender>>>,
+    /// Whether the place that a release enters listens.
+    pub(super) listens: bool,
     /// Whether the store reaches no waiter, also if it listens.
     pub(super) reaches_none: bool,
-    /// Whether the hint of a transfer to the place that a release enters is a grant.
-    pub(super) promises: bool,
     /// Whether leases are kept, without fresh counters.
     pub(super) keeps: bool,
     /// Whether the replies to the commands of waiters are lost.
@@ -307,10 +305,9 @@ impl Backend for Slow {
         if self.keeps {
             return Ok(ReleasedOrKept::kept(None));
         }
-        let terms = self.promises.then(|| TransferTerms::new(0, SECOND));
         let outcome = if self.has_queue {
             let outcome = self.memory.release_or_keep(request).await;
-            outcome.map(|outcome| outcome.with_transfers(terms))
+            outcome.map(|outcome| outcome.with_listening(self.listens))
         } else {
             let release = Release::new(request.key.clone(), request.lease);
             let released = self.memory.release(&[release]).await.remove(0)?;
@@ -330,8 +327,7 @@ impl Backend for Slow {
         if !self.is_silent {
             return self.memory.watch(key, manager);
         }
-        let (sender, hints) = Hints::channel();
-        self.silenced.lock().expect("no panic").push(sender);
+        let (_, hints) = Hints::channel();
         hints
     }
 

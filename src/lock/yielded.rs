@@ -3,7 +3,6 @@
 use std::num::NonZeroU32;
 
 use super::place::QueuePlace;
-use super::promise::Promise;
 use crate::backend::{Mode, Released};
 
 /// The other processes for which a lease was released.
@@ -17,8 +16,8 @@ pub(super) enum Yielded {
     /// have entered that queue already, in the same command.
     ToQueue {
         place: Option<QueuePlace>,
-        /// What makes the message of a transfer to this place a grant.
-        promise: Option<Promise>,
+        /// The number of other processes there, if a message reports the transfer to the place for certain.
+        notified_behind: Option<u32>,
     },
 }
 
@@ -26,7 +25,7 @@ impl Yielded {
     /// A queue in which this process has no place.
     pub(super) const TO_QUEUE: Self = Self::ToQueue {
         place: None,
-        promise: None,
+        notified_behind: None,
     };
 
     pub(super) fn to(watchers: u32) -> Self {
@@ -38,7 +37,7 @@ impl Yielded {
         match place {
             Some(_) => Self::ToQueue {
                 place,
-                promise: None,
+                notified_behind: None,
             },
             None => Self::ToNobody,
         }
@@ -59,18 +58,48 @@ impl Yielded {
         }
     }
 
-    /// Drops a promise for another mode than that of the first waiter. An attempt then changes the mode of the place.
+    /// Requires an attempt at a place of another mode than that of the first waiter. It changes the mode of the place.
     pub(super) fn for_mode(mut self, mode: Mode) -> Self {
-        if let Self::ToQueue { promise, .. } = &mut self {
-            *promise = promise.filter(|it| it.is_for(mode));
+        if let Self::ToQueue {
+            place,
+            notified_behind,
+        } = &mut self
+            && place.is_none_or(|place| place.mode != mode)
+        {
+            *notified_behind = None;
         }
         self
     }
 
-    pub(super) fn promise(self) -> Option<Promise> {
+    pub(super) fn notified_behind(self) -> Option<u32> {
         match self {
-            Self::ToQueue { promise, .. } => promise,
+            Self::ToQueue {
+                notified_behind, ..
+            } => notified_behind,
             Self::ToNobody | Self::To(_) | Self::ToUnknown => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::tests::number;
+
+    #[test]
+    fn place_of_other_mode_needs_attempt() {
+        let place = QueuePlace {
+            lease: number(7),
+            mode: Mode::Exclusive,
+            limit: None,
+        };
+        let yielded = Yielded::ToQueue {
+            place: Some(place),
+            notified_behind: Some(3),
+        };
+        assert_eq!(yielded.for_mode(Mode::Exclusive), yielded);
+        let shared = yielded.for_mode(Mode::Shared);
+        assert_eq!(shared.place(), Some(place));
+        assert_eq!(shared.notified_behind(), None);
     }
 }

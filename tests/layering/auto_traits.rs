@@ -6,7 +6,7 @@ use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
     Downgraded, Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, Modes,
-    QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{
     Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
@@ -80,7 +80,6 @@ assert_shared!(
 assert_shared!(
     Acquired,
     Contended,
-    TransferTerms,
     Renewed,
     Released,
     ReleasedOrKept,

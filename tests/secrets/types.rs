@@ -12,7 +12,7 @@ use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
     Downgraded, Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released,
-    ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
 use tower_lock::{
@@ -150,7 +150,6 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.open(&Renewal::new(key.clone(), lease, ttl));
     canary.closed(&Acquired::busy(ttl));
     canary.closed(&Contended::waiting(ttl, 1));
-    canary.closed(&TransferTerms::new(100, ttl));
     canary.closed(&Renewed::NotHeld);
     canary.closed(&Released::Released);
     canary.closed(&ReleasedOrKept::kept(1));

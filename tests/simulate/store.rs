@@ -8,13 +8,12 @@ mod queueing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tower_lock::backend::{HintSender, LeaseId, Mode};
+use tower_lock::backend::{Hint, HintSender, LeaseId, Mode};
 
 use crate::plan::Command;
 use crate::queue::Queue;
 use crate::time::{MS, Time};
 use body::{Body, Ended};
-use hints::Lingering;
 
 /// The outcome of a command for one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,16 +29,11 @@ pub enum Outcome {
         ttl: Time,
         queued: u32,
         poll_after: Option<Time>,
-        /// The number that the counters of later transfers exceed.
-        transfers: Option<u64>,
     },
     /// Released, and the first waiter of the queue holds the key.
     Transferred,
     /// As `Transferred`, and the next lease of the process listens in the queue.
-    Entered {
-        /// As in `Waiting`.
-        transfers: u64,
-    },
+    Entered,
     Renewed,
     /// As `Renewed` for a shared lease or a permit, while a lease waits that does not fit.
     RenewedWanted,
@@ -119,7 +113,6 @@ pub struct Transfer {
     pub key: usize,
     pub lease: LeaseId,
     pub manager: usize,
-    pub counter: Option<u64>,
 }
 
 /// The beginning of a turn, or of one of several leases that hold a key.
@@ -166,11 +159,9 @@ pub struct Store {
     /// How long a transferred lease lasts until it is confirmed.
     transfer_ttl: Time,
     lingers: bool,
-    /// When the last `contend` of each lease was sent that entered the queue.
-    contended: BTreeMap<LeaseId, Time>,
     watchers: BTreeMap<usize, Vec<(usize, HintSender)>>,
-    /// By key and process: the subscriptions that outlive their waiters.
-    lingering: BTreeMap<(usize, usize), Lingering>,
+    /// By key and process: the last transfers of the subscriptions that outlive their waiters.
+    lingering: BTreeMap<(usize, usize), Option<Hint>>,
     recoveries: Vec<(usize, HintSender)>,
     pub records: BTreeMap<LeaseId, Record>,
     /// The first and the last counter of each grant of a key.
@@ -277,7 +268,7 @@ impl Store {
 
     /// Takes note of the outcome of a command that reached its process, or of its failure.
     pub fn answered(&mut self, command: Command, item: &Item, outcome: Option<Outcome>, now: Time) {
-        if let (Some(Outcome::Entered { .. }), Some(next)) = (outcome, item.next)
+        if let (Some(Outcome::Entered), Some(next)) = (outcome, item.next)
             && let Some(record) = self.records.get_mut(&next)
         {
             record.waited = true;
@@ -293,7 +284,7 @@ impl Store {
             Some(
                 Outcome::Released { .. }
                 | Outcome::Transferred
-                | Outcome::Entered { .. }
+                | Outcome::Entered
                 | Outcome::LeftToOthers,
             ) => {
                 record.ended = true;
@@ -435,16 +426,15 @@ impl Store {
                 if command == Command::Leave || self.mode(item.key, now) == Some(Mode::Permit) {
                     self.admit(item.key, None, now);
                 }
-                let transfers = item.next.and_then(|next| {
+                let entered = item.next.is_some_and(|next| {
                     let listens = self.hears(item.key, self.manager_of(next));
                     self.enter(&Item { listens, ..*item }, next, now);
-                    self.contended.insert(next, sent);
-                    listens.then(|| self.last_counter(now))
+                    listens
                 });
-                match (freed, transfers) {
-                    (Outcome::Released { .. }, _) => Outcome::Released { watchers },
-                    (Outcome::Transferred, Some(transfers)) => Outcome::Entered { transfers },
-                    (freed, _) => freed,
+                match freed {
+                    Outcome::Released { .. } => Outcome::Released { watchers },
+                    Outcome::Transferred if entered => Outcome::Entered,
+                    freed => freed,
                 }
             }
         }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
     Downgraded, ForceReleased, Hints, Holder, KeepRequest, LeaseId, Mode, Modes, Release, Released,
-    ReleasedOrKept, Renewal, Renewed, TransferTerms,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::environment::{Environment, Failure};
 use crate::plan::Command;
 use crate::store::{Item, Outcome};
-use crate::time::{MS, RESPONSE_TIMEOUT, duration, time};
+use crate::time::{RESPONSE_TIMEOUT, duration, time};
 
 /// The connection of one process.
 pub struct Wire {
@@ -51,11 +51,6 @@ fn item(key: &LockKey, lease: Option<LeaseId>, ttl: Duration) -> Item {
 }
 
 impl Wire {
-    fn terms(&self, counter: u64) -> TransferTerms {
-        let ttl = MS * i64::try_from(self.environment.plan.transfer_ttl).unwrap();
-        TransferTerms::new(counter, duration(ttl))
-    }
-
     async fn call(&self, command: Command, items: Vec<Item>) -> Vec<Result<Outcome, BackendError>> {
         let count = items.len();
         let mut sent = Sent {
@@ -188,11 +183,7 @@ impl Backend for Wire {
                 ttl,
                 queued,
                 poll_after,
-                transfers,
-            } => {
-                let waiting = Contended::polling(duration(ttl), queued, poll_after.map(duration));
-                waiting.with_transfers(transfers.map(|counter| self.terms(counter)))
-            }
+            } => Contended::polling(duration(ttl), queued, poll_after.map(duration)),
             other => unexpected(other),
         })
     }
@@ -242,9 +233,8 @@ impl Backend for Wire {
                 ReleasedOrKept::passed(Released::Released, watchers, queued)
             }
             Outcome::Transferred => ReleasedOrKept::passed(Released::Transferred, 0, queued),
-            Outcome::Entered { transfers } => {
-                let terms = self.terms(transfers);
-                ReleasedOrKept::passed(Released::Transferred, 1, queued).with_transfers(terms)
+            Outcome::Entered => {
+                ReleasedOrKept::passed(Released::Transferred, 1, queued).with_listening(true)
             }
             Outcome::LeftToOthers => ReleasedOrKept::passed(Released::LeftToOthers, 0, queued),
             Outcome::NotHeld => ReleasedOrKept::NotHeld,

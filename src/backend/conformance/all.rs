@@ -43,7 +43,6 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     immediate::immediate_store_needs_no_runtime(one);
     queue::contend_for_free_key_is_granted(one, other).await;
     queue::release_transfers_key_to_first_waiter(one, other).await;
-    queue::transfer_under_larger_counter_is_grant(one, other).await;
     queue::transferred_key_is_reserved_for_its_waiter(one, other).await;
     queue::polling_waiter_is_served_in_order(one, other).await;
     queue::expiry_serves_first_waiter(one, other).await;

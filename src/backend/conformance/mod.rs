@@ -95,8 +95,7 @@ pub use queue::{
     leave_after_transfer_passes_key_on, leave_removes_waiter, leave_returns_one_result_per_lease,
     polling_waiter_is_served_in_order, release_or_keep_enters_next_lease,
     release_transfers_key_to_first_waiter, repeats_change_no_place, silent_waiter_is_passed_over,
-    transfer_under_larger_counter_is_grant, transferred_key_is_reserved_for_its_waiter,
-    unconfirmed_transfer_expires,
+    transferred_key_is_reserved_for_its_waiter, unconfirmed_transfer_expires,
 };
 pub use shared::{
     counters_of_both_modes_increase, forced_release_ends_shared_leases,

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, Hints, Holder, LeaseId, Release, Released,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Hint, Hints, Holder, LeaseId, Release,
+    Released, Renewal, Renewed,
 };
 
 /// A TTL longer than any function takes.
@@ -145,8 +145,9 @@ pub(super) async fn inspected<B: Backend>(backend: &B, key: &LockKey) -> Holder 
     holder.expect("a held key has a holder")
 }
 
-pub(super) async fn hinted(hints: &mut Hints, what: &str) {
-    if timeout(MARGIN, hints.next()).await.is_err() {
-        panic!("no hint within {MARGIN:?}: {what}");
+pub(super) async fn hinted(hints: &mut Hints, what: &str) -> Hint {
+    match timeout(MARGIN, hints.next()).await {
+        Ok(hint) => hint,
+        Err(_) => panic!("no hint within {MARGIN:?}: {what}"),
     }
 }

@@ -60,8 +60,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// - The process contends under one lease id, from its first attempt that may enter the queue until the lease
 ///   is granted or left.
 /// - A lease in the queue is refreshed by a `contend` at least every 1.1 seconds, or left.
-/// - A transferred lease is confirmed by a `contend` within a second of its [`Hint::Transferred`], or left. If the
-///   hint is a grant, the lease is held without a `contend`, and renewed or released before it expires.
+/// - A transferred lease is confirmed by a `contend` within a second of its [`Hint::Transferred`], or left.
 /// - After an error that may have taken effect, the lease is left, and the next attempt has a new lease id.
 /// - After [`Released::Transferred`] and [`Released::LeftToOthers`], the next attempt of the process is a
 ///   `contend`.
@@ -70,10 +69,6 @@ use crate::backend::{ContendRequest, Contended, Hints};
 ///
 /// - *Exclusion.* A transfer ends one lease and begins the next in one step. The transferred lease expires
 ///   unless it is confirmed.
-/// - *Grants by hint.* If the reply to a `contend` has [`TransferTerms`], and a hint reports a transfer to its lease
-///   under a larger counter, then the transfer came after that `contend`. The counter is fresh, as that of any
-///   grant. The lease lasts for the TTL of the terms from the transfer on. A store can omit the terms or the
-///   counter, and the engine then confirms. The same holds for the next lease of a `release_or_keep`.
 /// - *Order.* Waiters are served in the order in which they entered. Only a waiter that stopped refreshing, or
 ///   that a notification does not reach, is passed over. An unreachable waiter keeps its place. If it does not
 ///   listen, it is passed over only until its next attempt, which is due after `poll_after` of
@@ -91,7 +86,6 @@ use crate::backend::{ContendRequest, Contended, Hints};
 ///
 /// [`LeaseId`]: super::LeaseId
 /// [`Hint::Transferred`]: crate::backend::Hint::Transferred
-/// [`TransferTerms`]: crate::backend::TransferTerms
 ///
 /// # Cancel safety
 ///
@@ -247,9 +241,9 @@ pub trait Backend: Send + Sync + 'static {
     /// A [`Hint::Released`] is sent when the subscription takes effect, after each resubscription, and at
     /// each release that leaves the key free. An attempt after a hint cannot miss a release. A store with a
     /// queue sends [`Hint::Transferred`] when it transfers the key to a lease of `manager`, and to no other
-    /// manager. A transfer to the next lease of a [`release_or_keep`](Self::release_or_keep) with terms can arrive before
-    /// this call. The store keeps the last one of each manager, and sends it to the next watch. The store may also send
-    /// the transfer to a closed watch. The manager then leaves the lease, unless it waits under it.
+    /// manager. The manager may have left that lease. The transfer to the next lease of a
+    /// [`release_or_keep`](Self::release_or_keep) that [listens](ReleasedOrKept::Released::listens) can come before this
+    /// call, and is then sent to the next subscription.
     ///
     /// [`Hint::Released`]: crate::backend::Hint::Released
     /// [`Hint::Transferred`]: crate::backend::Hint::Transferred

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::backend::TransferTerms;
-
 /// The outcome of [`Backend::try_acquire`](super::Backend::try_acquire).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -109,12 +107,11 @@ pub enum ReleasedOrKept {
         /// leaves as many turns to other processes before its next one.
         watchers: u32,
         /// `true` if the [`next`](super::KeepRequest::next) lease may be in the queue. The engine then
-        /// contends under it, leaves, or waits for its hint if there are terms in `transfers`.
+        /// contends under it, or leaves.
         queued: bool,
-        /// The terms under which the [`Hint::Transferred`](crate::backend::Hint::Transferred) of the next lease is a
-        /// grant, if it is in the queue and listens. The engine then sends the first `contend` within
-        /// 1.1 seconds. `None` if only a `contend` grants it.
-        transfers: Option<TransferTerms>,
+        /// `true` if the next lease listens in the queue, so a hint reports its transfer for certain. The engine then
+        /// sends the first `contend` after this hint, or within 1.1 seconds. Otherwise it sends one at once.
+        listens: bool,
     },
     /// The lease did not hold the key.
     NotHeld,
@@ -143,16 +140,15 @@ impl ReleasedOrKept {
             released,
             watchers,
             queued,
-            transfers: None,
+            listens: false,
         }
     }
 
-    /// Sets the terms under which the hint of a transfer to the next lease is a grant. Changes only
-    /// [`Released`](Self::Released).
+    /// Sets whether the next lease listens in the queue. Changes only [`Released`](Self::Released).
     #[must_use]
-    pub fn with_transfers(mut self, terms: impl Into<Option<TransferTerms>>) -> Self {
-        if let Self::Released { transfers, .. } = &mut self {
-            *transfers = terms.into();
+    pub fn with_listening(mut self, is_listening: bool) -> Self {
+        if let Self::Released { listens, .. } = &mut self {
+            *listens = is_listening;
         }
         self
     }

@@ -1,5 +1,6 @@
 //! The hints of one store that a waiter has not received yet.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +10,8 @@ use std::task::{Context, Poll, Waker};
 use super::Hint;
 use crate::backend::LeaseId;
 
-/// A function that is called with the lease of each transfer that the waiter does not receive. The caller can hold a
-/// mutex of a store or of a lane, so the function must lock none of them.
-pub(crate) type OnUnread = Arc<dyn Fn(LeaseId) + Send + Sync>;
+/// The most transfers that a waiter keeps. Several lanes of a key with permits receive the transfers of all.
+const MOST_TRANSFERS: usize = 16;
 
 /// The hints that one waiter has not received yet.
 #[derive(Default)]
@@ -22,36 +22,15 @@ pub(super) struct Pending {
 }
 
 #[derive(Default)]
-pub(super) struct PendingState {
-    pub(super) released: bool,
-    pub(super) transferred: Option<Hint>,
-    pub(super) receives: Receives,
-    pub(super) on_unread: Option<OnUnread>,
+struct PendingState {
+    released: bool,
+    transferred: VecDeque<LeaseId>,
     /// The waker of the last task that polled for a hint.
     waker: Option<Waker>,
 }
 
-/// The transfers that the waiter receives. Others would take the place of its own.
-#[derive(Clone, Copy, Default)]
-pub(super) enum Receives {
-    #[default]
-    All,
-    Only(LeaseId),
-    If(fn(LeaseId) -> bool),
-}
-
-impl Receives {
-    pub(super) fn includes(self, lease: LeaseId) -> bool {
-        match self {
-            Self::All => true,
-            Self::Only(own) => lease == own,
-            Self::If(of) => of(lease),
-        }
-    }
-}
-
 impl Pending {
-    pub(super) fn state(&self) -> MutexGuard<'_, PendingState> {
+    fn state(&self) -> MutexGuard<'_, PendingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,8 +40,8 @@ impl Pending {
 
     pub(super) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Hint> {
         let mut state = self.state();
-        if let Some(transferred) = state.transferred.take() {
-            return Poll::Ready(transferred);
+        if let Some(lease) = state.transferred.pop_front() {
+            return Poll::Ready(Hint::transferred(lease));
         }
         if std::mem::take(&mut state.released) {
             return Poll::Ready(Hint::Released);
@@ -74,18 +53,21 @@ impl Pending {
         Poll::Pending
     }
 
-    /// Adds a hint. Returns the transfer that the waiter does not receive, if there is one: this, or one before.
-    pub(super) fn add(&self, hint: Hint) -> Option<Hint> {
+    pub(super) fn take_release(&self) -> bool {
+        std::mem::take(&mut self.state().released)
+    }
+
+    /// Adds a hint. With too many transfers, the key may be free instead, which causes an attempt as well.
+    pub(super) fn add(&self, hint: Hint) {
         let mut state = self.state();
-        let mut unread = None;
         match hint {
             Hint::Released => state.released = true,
-            Hint::Transferred { lease, .. } => {
-                if self.is_closed() || !state.receives.includes(lease) {
-                    return Some(hint);
-                }
-                unread = state.transferred.replace(hint);
+            Hint::Transferred { lease } if state.transferred.contains(&lease) => {}
+            Hint::Transferred { .. } if state.transferred.len() == MOST_TRANSFERS => {
+                state.transferred.clear();
+                state.released = true;
             }
+            Hint::Transferred { lease } => state.transferred.push_back(lease),
         }
         let waker = state.waker.take();
         // Waking runs code of the waiter's runtime, which must not run under the mutex.
@@ -93,31 +75,16 @@ impl Pending {
         if let Some(waker) = waker {
             waker.wake();
         }
-        unread.filter(|before| *before != hint)
-    }
-
-    /// Reports a transfer that the waiter does not receive.
-    pub(super) fn report(&self, unread: Hint) {
-        let Hint::Transferred { lease, .. } = unread else {
-            return;
-        };
-        let on_unread = self.state().on_unread.clone();
-        if let Some(on_unread) = on_unread {
-            on_unread(lease);
-        }
     }
 
     /// Records that the waiter was dropped.
     fn close(&self) {
         let mut state = self.state();
         self.is_closed.store(true, Ordering::Release);
-        let (unread, waker) = (state.transferred.take(), state.waker.take());
+        let waker = state.waker.take();
         drop(state);
         // The waker can own the task that drops these hints.
         drop(waker);
-        if let Some(unread) = unread {
-            self.report(unread);
-        }
     }
 }
 

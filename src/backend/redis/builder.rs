@@ -314,12 +314,7 @@ impl RedisBackendBuilder {
             && self.quarantine.is_none()
             && self.min_replicas.is_none()
             && !self.redisson_tokens;
-        let scripts = Scripts::new(
-            &names,
-            publish,
-            self.quarantine,
-            self.min_replicas.is_some(),
-        );
+        let scripts = Scripts::new(&names, publish, self.quarantine);
         let calls = Arc::new(Calls::new(names, scripts));
         // Without a cluster, there is one node.
         let nodes = topology.nodes();

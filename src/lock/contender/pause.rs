@@ -5,12 +5,11 @@ use std::time::Duration;
 use tokio::time::sleep_until;
 
 use super::AcquireLoop;
-use crate::backend::{Hint, LeaseId};
+use crate::backend::Hint;
 use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
 use crate::lock::lane::Seen;
 use crate::lock::lease::LeaseNumber;
-use crate::lock::promise::Promise;
 use crate::observe::WokenBy;
 
 /// The pause after a failed attempt, doubled after each further one up to [`BACKSTOP`].
@@ -19,8 +18,8 @@ pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest delay that a lost notification causes.
 pub(super) const BACKSTOP: Duration = Duration::from_secs(1);
 
-/// The time after which a process refreshes its place in the queue of the backend. With 128 processes in the queue of
-/// one key, a quarter of the scripts for a grant are refreshes.
+/// The time after which a process refreshes its place in the queue of the backend. A transferred lease lasts longer, so a
+/// refresh confirms a transfer whose message is lost.
 pub(super) const REFRESH: Duration = Duration::from_secs(1);
 
 /// The longest time between two attempts of a process in a queue that no notification reaches.
@@ -40,12 +39,11 @@ pub(super) const POLITE_AGAIN: Duration = Duration::from_millis(2);
 
 impl AcquireLoop {
     /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
-    /// no attempt is needed: no waiter is left, and the lane is idle, or a transfer was granted by its hint.
+    /// no attempt is needed: no waiter is left, and the lane is idle.
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
         let asleep_since = Moment::now();
         self.woken_by = None;
-        let hints =
-            (self.hints).get_or_insert_with(|| self.engine.watch(&self.key, None, self.home));
+        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
         loop {
             let now = Moment::now();
             let pause = self.engine.event(&self.key, |lane, effects| {
@@ -69,15 +67,13 @@ impl AcquireLoop {
                     }
                     self.yields_to = self.yields_to.saturating_sub(1);
                     again_at = match hint {
-                        Hint::Transferred { lease, counter }
+                        Hint::Transferred { lease }
                             if pause.place == Some(LeaseNumber::of(lease)) =>
                         {
-                            return !self.is_granted_by(lease, counter);
+                            return true;
                         }
-                        Hint::Transferred { lease, .. } => {
-                            (self.engine).transferred_to(self.key.stored(), lease, self.home);
-                            again_at
-                        }
+                        // Another lane has that lease, or this process has left it.
+                        Hint::Transferred { .. } => again_at,
                         // The hint is for another process, which may have stopped waiting.
                         _ if self.yields_to > 0 => again_at.min(Moment::now() + jittered(POLITE_AGAIN)),
                         _ => {
@@ -101,27 +97,6 @@ impl AcquireLoop {
                 () = self.wakeup.notified() => {}
             }
         }
-    }
-
-    /// Applies the message of a transfer to the lease that this process waits under. Returns `false` if the transfer
-    /// has to be confirmed.
-    fn is_granted_by(&mut self, lease: LeaseId, counter: Option<u64>) -> bool {
-        let transfer = |it: Promise| it.transfer(LeaseNumber::of(lease), counter);
-        let Some(transfer) = self.promise.and_then(transfer) else {
-            return false;
-        };
-        // A transfer that arrives before this task ends is for the next one: without a watcher, the subscription keeps it.
-        self.hints = None;
-        let transfer = (transfer, self.engine.backend.tokens_per_counter());
-        let now = Moment::now();
-        let (key, wakeup, home) = (&self.key, &self.wakeup, self.home);
-        let is_granted = self.engine.event(key, |lane, effects| {
-            lane.granted_by_transfer(key, wakeup, transfer, home, now, effects)
-        });
-        if is_granted {
-            self.engine.tally.woken(WokenBy::Message);
-        }
-        is_granted
     }
 
     /// Returns when to retry without a hint: at the expiry of the holder, or after the backstop.

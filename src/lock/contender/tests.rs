@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::LockManager;
-use crate::backend::{Backend as _, BackendErrorKind, Erased, Memory, Mode, TransferTerms};
+use crate::backend::{Backend as _, BackendErrorKind, Erased, Memory, Mode};
 use crate::lock::claim::Claim;
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
@@ -24,7 +24,7 @@ fn late_grant_is_resolved() {
     let end = valid_until(sent_at, RENEWED.ttl);
     for (now, is_granted) in [(end.before(MS), true), (end, false)] {
         let replied = Replied {
-            lease: engine.new_lease_id(&key()),
+            lease: engine.new_lease_id(),
             terms: RENEWED,
             sent_at,
             now,
@@ -227,7 +227,7 @@ async fn refused_attempt_left_behind_needs_no_release() {
         let (engine, acquire_loop) = idle_loop();
         let home = engine.home(acquire_loop.home).expect("a runtime");
         home.unresolved.attempt_left_behind();
-        let (lease, now) = (engine.new_lease_id(&key()), Moment::now());
+        let (lease, now) = (engine.new_lease_id(), Moment::now());
         let left = LeftBehind {
             engine: Arc::clone(&engine),
             home,
@@ -250,7 +250,7 @@ async fn refused_attempt_left_behind_needs_no_release() {
 #[tokio::test]
 async fn failed_attempt_without_effect_keeps_place() {
     let (engine, mut acquire_loop) = idle_loop();
-    let lease = engine.new_lease_id(&key());
+    let lease = engine.new_lease_id();
     let mut place_after = |outcome| {
         let now = Moment::now();
         let replied = Replied {
@@ -261,10 +261,9 @@ async fn failed_attempt_without_effect_keeps_place() {
             outcome,
         };
         let place = acquire_loop.place_after(LeaseNumber::of(lease), &replied);
-        let promises = acquire_loop.promise.is_some();
-        (place, acquire_loop.queued, promises)
+        (place, acquire_loop.queued)
     };
-    let waiting = Contended::waiting(SECOND, 3).with_transfers(TransferTerms::new(100, SECOND));
+    let waiting = Contended::waiting(SECOND, 3);
     assert_eq!(
         place_after(Ok(waiting)),
         (
@@ -273,15 +272,14 @@ async fn failed_attempt_without_effect_keeps_place() {
                 lease: LeaseNumber::of(lease),
                 mode: Mode::Exclusive
             }),
-            Some(3),
-            true
+            Some(3)
         )
     );
     let kind = BackendErrorKind::Unavailable;
     let refused = Err(BackendError::refused(kind, "down"));
-    assert_eq!(place_after(refused), (Place::Unchanged, Some(3), true));
+    assert_eq!(place_after(refused), (Place::Unchanged, Some(3)));
     let unknown = Err(BackendError::unknown("no reply"));
-    assert_eq!(place_after(unknown), (Place::Out, None, false));
+    assert_eq!(place_after(unknown), (Place::Out, None));
 }
 
 /// Only the end of its runtime drops a loop that is not over.
@@ -299,10 +297,10 @@ async fn dropped_loop_ends_its_runtime() {
 async fn lease_of_lost_place_is_resolved() {
     for (own, unresolved) in [(true, 0), (false, 1)] {
         let (engine, mut acquire_loop) = idle_loop();
-        let lease = engine.new_lease_id(&key());
+        let lease = engine.new_lease_id();
         let sent = match own {
             true => lease,
-            false => engine.new_lease_id(&key()),
+            false => engine.new_lease_id(),
         };
         let now = Moment::now();
         let replied = Replied {

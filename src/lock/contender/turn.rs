@@ -19,8 +19,7 @@ impl AcquireLoop {
         let mut turn = pin!(home.line.of(&self.key).acquire_owned());
         let began = Moment::now();
         let until = began + LONGEST_IN_LINE;
-        let hints =
-            (self.hints).get_or_insert_with(|| self.engine.watch(&self.key, None, self.home));
+        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
         loop {
             let pause = self.engine.event(&self.key, |lane, effects| {
                 lane.pause(&self.wakeup, until, Moment::now(), effects)

@@ -6,7 +6,7 @@ use crate::backend::Mode;
 use crate::lock::claim::{Claim, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Wakeup, Work};
-use crate::lock::lease::{Lease, LeaseNumber, Transfer};
+use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::place::QueuePlace;
 use crate::lock::yielded::Yielded;
 use crate::observe::Via;
@@ -142,31 +142,6 @@ impl Lane {
         }
     }
 
-    /// Applies a transfer to the lease in the queue of the backend, which its message grants. Returns `false` if the
-    /// task has to confirm it: the first waiter needs a lease of another kind, or there is none.
-    pub(in crate::lock) fn granted_by_transfer(
-        &mut self,
-        key: &LockKey,
-        wakeup: &Wakeup,
-        (transfer, tokens_per_counter): (Transfer, u32),
-        home: RuntimeId,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> bool {
-        let place = self.driven_by(wakeup).and_then(|it| it.place);
-        if place.map(|place| place.lease) != Some(transfer.lease) {
-            return false;
-        }
-        let lease = self
-            .first(now, effects)
-            .and_then(|claim| Lease::transferred(transfer, tokens_per_counter, claim.terms, now));
-        let Some(lease) = lease else {
-            return false;
-        };
-        self.granted(key, wakeup, lease, home, now, effects);
-        true
-    }
-
     /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that came
     /// after a busy attempt was sent: the key may be free by now.
     pub(in crate::lock) fn refused(
@@ -202,7 +177,7 @@ impl Lane {
             *attempt = None;
         }
         // Tickets and leases share one sequence of numbers.
-        let came_before = |ticket: Ticket| ticket < sent.in_sequence();
+        let came_before = |ticket: Ticket| ticket < sent.get();
         self.reject_if(now, effects, |claim| {
             claim.deadline.is_one_attempt() && (!busy || came_before(claim.ticket))
         });

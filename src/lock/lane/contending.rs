@@ -12,7 +12,6 @@ use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Wakeup, Work};
 use crate::lock::lease::Lease;
 use crate::lock::place::QueuePlace;
-use crate::lock::promise::Promise;
 use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 
@@ -94,8 +93,7 @@ impl Lane {
                 // The runtime of this event runs, but that of the waiter may not.
                 let home = own.unwrap_or(claim.home);
                 let yielded = yielded.for_mode(claim.terms.mode);
-                let until = yielded.promise().map_or(now, Promise::others_expire);
-                self.contend(Seen::Busy(until), yielded, home, now, effects);
+                self.contend(Seen::Busy(now), yielded, home, now, effects);
             }
         }
     }

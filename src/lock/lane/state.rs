@@ -264,27 +264,6 @@ impl Lane {
         }
     }
 
-    /// Returns `true` if the lane holds or returns this lease, waits under it, or may begin to.
-    pub(in crate::lock) fn may_have(&self, lease: LeaseNumber) -> bool {
-        match &self.phase {
-            Phase::Idle | Phase::Yielding { .. } => false,
-            Phase::Contending(contending) => {
-                let attempt = match &contending.contender {
-                    Contender::Loop { attempt, .. } => attempt.map(|(attempt, _)| attempt),
-                    // It enters no queue, so no transfer names its lease.
-                    Contender::Inline(_) => None,
-                };
-                attempt == Some(lease) || contending.place.is_some_and(|it| it.lease == lease)
-            }
-            Phase::Held(tenure) => tenure.lease.number() == lease,
-            // The command that returns an exclusive lease can enter a place, which has a larger number.
-            Phase::Returning(returning) => {
-                let returned = returning.lease.number();
-                lease == returned || lease > returned && !lease.is_of_permit()
-            }
-        }
-    }
-
     pub(in crate::lock) fn home(&self) -> Option<RuntimeId> {
         self.home
     }

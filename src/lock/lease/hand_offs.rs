@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Lease;
+use super::{Lease, RENEW_AT};
 use crate::FencingToken;
 use crate::backend::{KeepRequest, Mode};
 use crate::lock::claim::Terms;
@@ -72,7 +72,7 @@ impl Lease {
 
     /// Returns `true` if enough time is left for a further holder.
     fn lasts(&self, now: Moment) -> bool {
-        now + self.least_left() <= self.valid_until
+        now + self.ttl / RENEW_AT <= self.valid_until
     }
 
     fn hand_offs(&self) -> HandOffs {

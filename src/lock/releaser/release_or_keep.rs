@@ -13,7 +13,6 @@ use crate::lock::engine::Engine;
 use crate::lock::lane::{Kept, ReleaseOrKeep};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::place::{PLACE, QueuePlace};
-use crate::lock::promise::Promise;
 use crate::lock::yielded::Yielded;
 use crate::task::RuntimeId;
 
@@ -63,7 +62,7 @@ pub(super) async fn release_or_keep(
     let number = outgoing.lease;
     let sent_at = Moment::now();
     // The waiters of this process wait behind all others, in the same command.
-    let place = LeaseNumber::of(engine.new_lease_id(&key));
+    let place = LeaseNumber::of(engine.new_lease_id());
     let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
         .with_counters(counters)
         .with_next(engine.lease_id(place), true);
@@ -102,7 +101,7 @@ pub(super) async fn release_or_keep(
             released,
             watchers,
             queued,
-            transfers,
+            listens,
         }) => {
             count(&engine, &Ok(released));
             let yielded = match Yielded::by(released) {
@@ -113,10 +112,10 @@ pub(super) async fn release_or_keep(
                         limit: None,
                     };
                     // After a release to clients outside the queue, an attempt ends their turn.
-                    let terms = transfers.filter(|_| released == Released::Transferred);
+                    let is_notified = listens && released == Released::Transferred;
                     Yielded::ToQueue {
                         place: Some(place),
-                        promise: terms.map(|terms| Promise::to(place, sent_at, terms, watchers)),
+                        notified_behind: is_notified.then_some(watchers),
                     }
                 }
                 Yielded::ToNobody => Yielded::to(watchers),

@@ -32,7 +32,6 @@ pub(super) static SHARE_RENEW: LazyLock<[String; 2]> = LazyLock::new(|| {
     [plain, sharded].map(|[report, listeners]| {
         let pieces = [
             report,
-            piece!("unnumbered"),
             listeners,
             piece!("hold_free"),
             piece!("queue"),

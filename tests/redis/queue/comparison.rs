@@ -9,7 +9,7 @@ use fastrand::Rng;
 use redis::{Connection, Value};
 
 use super::expected::expected;
-use super::model::{Body, Counted, LISTENS, Model, Queue, Reply, id_of, manager_name, manager_of};
+use super::model::{Body, Counted, Model, Queue, Reply, id_of, manager_name, manager_of};
 use super::scripts::{A, B, BODY, CHANNEL, Call, FENCE, Flavor, QUEUE};
 use super::server::FrozenServer;
 use super::stored::assert_stored;
@@ -95,10 +95,6 @@ impl Comparison {
         }
     }
 
-    fn is_numbered(&self) -> bool {
-        self.model.counted == Counted::All && self.flavor != Flavor::Guarded
-    }
-
     /// Returns the commands that subscribe to messages and count their subscribers.
     fn kinds(&self) -> &'static [(&'static str, &'static str)] {
         const KINDS: [(&str, &str); 2] = [("SUBSCRIBE", "NUMSUB"), ("SSUBSCRIBE", "SHARDNUMSUB")];
@@ -156,26 +152,10 @@ impl Comparison {
         assert_eq!(reply, expected, "{call:?} after {before:?}");
         self.note(call, &before, &reply);
         self.note_permits(call, &before, &reply);
-        let last = self.counter;
-        // The transfers of this call, which have counters as well.
-        let transfers = self.receive();
-        let listens = match reply {
-            Reply::Waiting(_, _, poll_after, _) => Some(poll_after == 0),
-            Reply::Passed(_, _, entered) => Some(entered == LISTENS),
-            _ => None,
-        };
-        if let Some(listens) = listens {
-            // Messages cannot be grants for a waiter that polls, or where they may not arrive.
-            let numbered = listens && self.is_numbered();
-            assert_eq!(counter > 0, numbered, "{call:?}");
-            if numbered {
-                assert!(counter >= self.counter, "{counter} after {}", self.counter);
-                self.counter = counter;
-            }
-        } else if counter > 0 {
-            // A grant that admits shared waiters comes before their transfers.
+        self.receive();
+        if counter > 0 {
+            let last = self.counter;
             assert!(counter > last, "{counter} after {last}");
-            assert!(!transfers.contains(&counter), "{counter} twice");
             // A kept lease has eight, and each grant of a call its own.
             let more = match &reply {
                 Reply::Kept => 7,
@@ -204,11 +184,8 @@ impl Comparison {
         }
     }
 
-    /// Every subscriber receives its messages. A transfer has a fresh counter, if its message can be a grant. Returns
-    /// these counters in the order of the transfers.
-    fn receive(&mut self) -> Vec<i64> {
-        let numbered = self.is_numbered();
-        let mut counters = HashMap::new();
+    /// Every subscriber receives its messages.
+    fn receive(&mut self) {
         let mut subscribers: Vec<_> = self.others.iter_mut().map(|it| (None, it)).collect();
         let listeners = self.listeners.iter_mut();
         subscribers.extend(listeners.map(|(manager, it)| (Some(manager.clone()), it)));
@@ -226,17 +203,6 @@ impl Comparison {
                 let message = connection.recv_response().unwrap();
                 let (_, channel, text): (String, String, String) =
                     redis::from_redis_value(message).unwrap();
-                let text = match text.split_once(' ') {
-                    Some((lease, counter)) => {
-                        counters.insert(lease.to_owned(), counter.parse::<i64>().unwrap());
-                        assert!(numbered);
-                        lease.to_owned()
-                    }
-                    None => {
-                        assert!(text == "0" || !numbered, "{text}");
-                        text
-                    }
-                };
                 (channel.replace(CHANNEL, ""), text)
             });
             let mut received: Vec<_> = received.collect();
@@ -244,13 +210,6 @@ impl Comparison {
             expected.sort();
             assert_eq!(received, expected, "messages to {manager:?}");
         }
-        let woken = self.model.woken.iter().filter(|_| numbered);
-        let counters: Vec<i64> = woken.map(|name| counters[id_of(name)]).collect();
-        for counter in &counters {
-            assert!(*counter > self.counter, "{counter} after {}", self.counter);
-            self.counter = *counter;
-        }
-        counters
     }
 
     /// The server notices the end of a connection soon.

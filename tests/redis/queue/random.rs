@@ -94,12 +94,9 @@ fn benchmark_calls_release_script_of_backend() {
         "/../src/backend/redis/command/lua/"
     );
     let piece = |line: &str| {
-        if let Some((_, file)) = line.split_once("/lua/") {
-            let file = file.strip_suffix("\"),")?;
-            return Some(std::fs::read_to_string(format!("{folder}{file}")).unwrap());
-        }
-        let text = line.strip_prefix('"')?.strip_suffix("\\n\",")?;
-        Some(format!("{text}\n"))
+        let (_, file) = line.split_once("/lua/")?;
+        let file = file.strip_suffix("\"),")?;
+        Some(std::fs::read_to_string(format!("{folder}{file}")).unwrap())
     };
     let pieces = formats.lines().filter_map(|line| piece(line.trim()));
     assert_eq!(pieces.collect::<String>(), source("release", Flavor::Plain));

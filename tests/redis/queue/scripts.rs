@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::{Connection, ConnectionLike as _, RedisResult, Value};
 
-use super::model::{CONFIRM, Counted, Reply, limit_of};
+use super::model::{Counted, Reply, limit_of};
 
 pub(crate) const BODY: &str = "lock:a";
 pub(crate) const QUEUE: &str = "lock:{lock:a}%queue";
@@ -95,17 +95,8 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
     let guard = [piece!("started"), piece!("quarantine"), piece!("guard")].concat();
     let guard = if guarded { &guard } else { "" };
     let fence = piece!("fence");
-    let numbered = concat!(
-        "local FENCE = 'lock:{fencing-token}%'\n",
-        piece!("numbered")
-    );
-    let (numbers, fence_of_transfer) = match guarded {
-        true => (piece!("unnumbered"), ""),
-        false => (numbered, fence),
-    };
     let queue = concat!(piece!("hold_free"), piece!("queue"));
-    let unnumbered = [piece!("unnumbered"), listeners, queue].concat();
-    let queue = [numbers, listeners, queue].concat();
+    let queue = [listeners, queue].concat();
     let pieces: &[&str] = match script {
         "acquire" => &[fence, guard, piece!("acquire")],
         "acquire_all" => &[fence, piece!("acquire_all")],
@@ -124,39 +115,25 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
             piece!("hold_free"),
             piece!("share"),
             report,
-            piece!("unnumbered"),
             listeners,
             piece!("queue"),
             piece!("wanted"),
             piece!("share_later"),
         ],
-        "share_renew" => &[report, &unnumbered, piece!("wanted"), piece!("share_renew")],
+        "share_renew" => &[report, &queue, piece!("wanted"), piece!("share_renew")],
         "release" => &[
             report,
             piece!("release_one"),
             piece!("ended"),
             piece!("release"),
-            fence_of_transfer,
             &queue,
             piece!("release_wanted"),
         ],
-        "leave" => &[
-            fence_of_transfer,
-            report,
-            &queue,
-            piece!("ended"),
-            piece!("leave"),
-        ],
+        "leave" => &[report, &queue, piece!("ended"), piece!("leave")],
         "release_or_keep" => &[fence, report, &queue, piece!("release_or_keep")],
         "downgrade" => &[fence, report, &queue, piece!("downgrade")],
-        "force_release" => &[
-            fence_of_transfer,
-            report,
-            &queue,
-            piece!("ended"),
-            piece!("force_release"),
-        ],
-        "inspect" => &[report, &unnumbered, piece!("inspect")],
+        "force_release" => &[report, &queue, piece!("ended"), piece!("force_release")],
+        "inspect" => &[report, &queue, piece!("inspect")],
         other => panic!("no script {other}"),
     };
     pieces.concat()
@@ -244,7 +221,7 @@ impl Call {
         self.run_as(Flavor::Plain, connection, counted)
     }
 
-    /// Returns the reply, and the counter of a grant, or the number of a reply that counters of later transfers exceed.
+    /// Returns the reply, and the counter of a grant.
     pub(crate) fn run_as(
         &self,
         flavor: Flavor,
@@ -444,26 +421,16 @@ impl Call {
                 };
                 (granted, -2 - number)
             }
-            (Self::Contend { .. }, [left, queued, poll_after, freed, rest @ ..]) => {
-                let reply = Reply::Waiting(*left, *queued, *poll_after, *freed);
-                match rest {
-                    [] => (reply, 0),
-                    [number, CONFIRM] => (reply, *number),
-                    other => panic!("{other:?}"),
-                }
+            (Self::Contend { .. }, [left, queued, poll_after, freed]) => {
+                (Reply::Waiting(*left, *queued, *poll_after, *freed), 0)
             }
             (Self::Contend { .. } | Self::Acquire { .. }, [-1]) => (Reply::Error, 0),
             (Self::Contend { .. } | Self::Acquire { .. } | Self::Share { .. }, [left]) => {
                 (Reply::Outside(*left), 0)
             }
             (Self::RenewShared { .. }, []) => (Reply::Error, 0),
-            (Self::Pass { .. }, [others, to, entered, rest @ ..]) => {
-                let reply = Reply::Passed(*others, *to, *entered);
-                match rest {
-                    [] => (reply, 0),
-                    [number, CONFIRM] => (reply, *number),
-                    other => panic!("{other:?}"),
-                }
+            (Self::Pass { .. }, [others, to, entered]) => {
+                (Reply::Passed(*others, *to, *entered), 0)
             }
             (Self::Pass { .. }, [kept]) if *kept < 0 => (Reply::Kept, -kept),
             (Self::Pass { .. }, []) => (Reply::KeptBare, 0),

@@ -135,7 +135,7 @@ impl Environment {
     /// - A waiter that ends without a guard may have had a token. One whose owner has other acquires may enter the hold
     ///   of one of them, which is not polled.
     /// - The time of a hand-off is known if its waiter is polled at once, and the begin of a turn if its process runs
-    ///   and receives its replies. A process reads the message of a transfer after the reply to an attempt in flight.
+    ///   and receives its replies.
     pub fn check_hand_off(
         &self,
         seen: &mut Seen,
@@ -144,15 +144,7 @@ impl Environment {
         now: Time,
     ) {
         let (manager, key) = (waiter.manager, waiter.keys[0]);
-        let (decided, waited) = {
-            let record = &self.store.lock().unwrap().records[&lease];
-            (record.decided, record.waited)
-        };
-        let is_by_message = !seen.hand_offs.contains_key(&lease) && waited;
-        if is_by_message && before == 0 {
-            let waiting = 1 + seen.waiting(manager, key);
-            seen.turn_begins(lease, waiting, now);
-        }
+        let decided = self.store.lock().unwrap().records[&lease].decided;
         seen.handed_off(lease, before);
         let turn = seen.hand_offs[&lease].turn;
         let running = self.all_running_since(seen, manager);

@@ -99,25 +99,13 @@ impl Environment {
             key,
             lease,
             manager,
-            counter,
         } = transfer;
         let mut store = self.store.lock().unwrap();
-        let is_granted = store.records.get(&lease).is_some_and(|it| it.granted);
-        if counter.is_some() && !is_granted {
-            store.decided(lease, self.now());
-        }
-        store.notify(
-            key,
-            manager,
-            match counter {
-                None => Hint::transferred(lease),
-                Some(counter) => Hint::transferred_under(lease, counter),
-            },
-        );
+        store.notify(key, manager, Hint::transferred(lease));
         drop(store);
         self.trace(|| {
             let lease = number(lease);
-            format!("m{manager} is notified of k{key}: lease {lease}, counter {counter:?}")
+            format!("m{manager} is notified of k{key}: lease {lease}")
         });
         self.seen.lock().unwrap().hinted(manager, key, self.now());
     }

@@ -156,10 +156,6 @@ impl Environment {
                 None => (waiter.mode(*key), false),
             };
             modes.push(mode);
-            // A lease that a message grants ends the turn of others, as one that a reply grants.
-            if mode != Mode::Permit {
-                seen.yielded.remove(&(waiter.manager, *key));
-            }
             for release in &mut seen.releases {
                 release.handed_off |= release.leases.contains(&lease);
             }

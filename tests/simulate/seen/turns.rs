@@ -93,7 +93,7 @@ impl Environment {
                 it.turn = None;
                 it.last = if counter.is_some() { 0 } else { it.last };
             }
-            Outcome::Transferred | Outcome::Entered { .. } | Outcome::LeftToOthers
+            Outcome::Transferred | Outcome::Entered | Outcome::LeftToOthers
                 if command != Command::Leave && is_awaited =>
             {
                 seen.yielded.insert((manager, key), now);

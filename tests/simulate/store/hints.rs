@@ -4,22 +4,10 @@ use tower_lock::backend::{Hint, HintSender};
 
 use super::Store;
 
-/// A subscription that outlives its waiters.
-pub(super) struct Lingering {
-    /// The sender of the last waiter.
-    last: HintSender,
-    /// The last transfer that no waiter received.
-    unclaimed: Option<Hint>,
-}
-
 impl Store {
     pub fn watch(&mut self, key: usize, manager: usize, sender: HintSender) {
         if self.lingers {
-            let lingering = Lingering {
-                last: sender.clone(),
-                unclaimed: None,
-            };
-            self.lingering.insert((key, manager), lingering);
+            self.lingering.entry((key, manager)).or_default();
         }
         self.watchers
             .entry(key)
@@ -29,31 +17,24 @@ impl Store {
 
     /// Watches a key by a subscription that lingers. Returns `false` without one.
     pub fn watch_again(&mut self, key: usize, manager: usize, sender: &HintSender) -> bool {
-        let Some(lingering) = self.lingering.get_mut(&(key, manager)) else {
+        let Some(last) = self.lingering.get(&(key, manager)) else {
             return false;
         };
-        let transfer = lingering.unclaimed.take();
-        for hint in [Hint::Released].into_iter().chain(transfer) {
+        for hint in [Some(Hint::Released), *last].into_iter().flatten() {
             sender.send(hint);
         }
         self.watch(key, manager, sender.clone());
         true
     }
 
-    /// Sends a transfer to the waiters of a process, or keeps it for the next one. The process checks each transfer that
-    /// one of its waiters does not receive. Redis has it checked only if none receives it.
+    /// Sends a transfer to the waiters of a process, and keeps it for later ones.
     pub fn notify(&mut self, key: usize, manager: usize, transfer: Hint) {
-        let watchers = self.watchers.get(&key).into_iter().flatten();
-        let own = watchers.filter(|(of, sender)| *of == manager && !sender.is_closed());
-        let own: Vec<_> = own.collect();
-        if own.is_empty()
-            && let Some(lingering) = self.lingering.get_mut(&(key, manager))
-        {
-            lingering.unclaimed = Some(transfer);
-            // The process leaves the lease if it does not wait for it.
-            lingering.last.send(transfer);
+        if let Some(last) = self.lingering.get_mut(&(key, manager)) {
+            *last = Some(transfer);
         }
-        own.iter().for_each(|(_, sender)| sender.send(transfer));
+        let watchers = self.watchers.get(&key).into_iter().flatten();
+        let own = watchers.filter(|(of, _)| *of == manager);
+        own.for_each(|(_, sender)| sender.send(transfer));
     }
 
     /// Ends the subscriptions of a process.

@@ -5,7 +5,7 @@
 
 use tower_lock::backend::{LeaseId, Mode};
 
-use super::{Begun, How, Item, Outcome, Store, Transfer, has_room};
+use super::{Begun, How, Item, Outcome, Store, Transfer};
 use crate::queue::{Asks, Next, POLLED, Place, TURN};
 use crate::time::{MS, Time};
 
@@ -153,19 +153,11 @@ impl Store {
         let room = self.full(item, now).filter(|_| beside);
         let ttl = turn.or(room).or(self.left(key, now)).unwrap_or(0);
         let queued = u32::try_from(self.queued(key, now).len()).unwrap_or(u32::MAX);
-        self.contended.insert(lease, sent);
-        let last = self.last_counter(now);
         Outcome::Waiting {
             ttl,
             queued,
             poll_after,
-            transfers: item.listens.then_some(last),
         }
-    }
-
-    /// A number that all later counters exceed, and no earlier one does.
-    pub(super) fn last_counter(&self, now: Time) -> u64 {
-        self.counter.max(self.clock_counter(now) - 1)
     }
 
     /// Ends the lease of a key and serves the first waiter.
@@ -286,19 +278,10 @@ impl Store {
             record.longest = record.longest.max(now + ttl);
             record.limit = first.limit;
         }
-        let counts = first.listens && has_room(now);
-        let counter = counts.then(|| self.next_counters(key, lease, 1, now));
-        // The message of this transfer is a grant, for the TTL counted from before the last attempt.
-        if counter.is_some()
-            && let Some(sent) = self.contended.get(&lease)
-        {
-            self.promise(lease, ttl, *sent, now);
-        }
         self.transfers.push(Transfer {
             key,
             lease,
             manager: first.manager,
-            counter,
         });
         Served::Transferred
     }

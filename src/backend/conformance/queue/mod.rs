@@ -11,6 +11,6 @@ pub use places::{
 };
 pub use transfers::{
     every_kind_of_release_transfers, leave_after_transfer_passes_key_on,
-    release_transfers_key_to_first_waiter, transfer_under_larger_counter_is_grant,
-    transferred_key_is_reserved_for_its_waiter, unconfirmed_transfer_expires,
+    release_transfers_key_to_first_waiter, transferred_key_is_reserved_for_its_waiter,
+    unconfirmed_transfer_expires,
 };

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::waiter::{CONFIRM, Waiter, freed, passed_on, queue};
-use crate::backend::conformance::support::{LONG, MARGIN, busy, definite, hinted, inspected, only};
-use crate::backend::{
-    Backend, Contended, Hint, Hints, LeaseId, Release, Released, Renewal, Renewed, TransferTerms,
-};
+use crate::backend::conformance::support::{LONG, MARGIN, busy, definite, hinted, inspected};
+use crate::backend::{Backend, Contended, Hint, Hints, LeaseId, Release, Released};
 
 /// Checks that a release transfers the key to the first waiter, which confirms it for its full TTL.
 ///
@@ -67,62 +65,10 @@ pub async fn transferred_key_is_reserved_for_its_waiter<B: Backend>(one: &B, oth
     freed(second.release().await);
 }
 
-/// Checks that the hint of a transfer can be a grant.
-///
-/// Its counter is larger than that of the waiter's last attempt and smaller than that of the next grant. The lease
-/// lasts until it is renewed. A store that promises no such hint passes.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn transfer_under_larger_counter_is_grant<B: Backend>(one: &B, other: &B) {
-    let Some((holder, mut first, second)) = queue("queue-grant", one, other).await else {
-        return;
-    };
-    while let Ok(Hint::Released) = hint_now(&mut first.hints).await {}
-    let waiting = first.contend().await;
-    passed_on(holder.release().await);
-    if let Contended::Waiting {
-        transfers: Some(TransferTerms { counter, ttl }),
-        ..
-    } = waiting
-        && let Some(granted) = transfer(&mut first).await
-    {
-        assert!(granted > counter, "{granted} after {counter}");
-        let left = inspected(other, &first.key).await.ttl;
-        assert!(left <= ttl, "{left:?} left of {ttl:?}");
-        let renewal = [Renewal::new(first.key.clone(), first.lease, LONG)];
-        let renewed = only(other.renew(&renewal).await, "renew");
-        assert_eq!(renewed, Renewed::Renewed);
-        let left = inspected(other, &first.key).await.ttl;
-        assert!(left > LONG / 2, "renewed for {LONG:?}, has {left:?} left");
-        if let Contended::Waiting {
-            transfers: Some(terms),
-            ..
-        } = second.contend().await
-        {
-            assert!(terms.counter >= granted, "an earlier transfer");
-        }
-        passed_on(first.release().await);
-        assert!(second.granted().await > granted);
-        freed(second.release().await);
-        return;
-    }
-    first.granted().await;
-    passed_on(first.release().await);
-    second.granted().await;
-    freed(second.release().await);
-}
-
-/// Returns the counter of a transfer to this waiter, or `None` if no hint with a counter arrives in time.
-pub(super) async fn transfer<B: Backend>(waiter: &mut Waiter<'_, B>) -> Option<u64> {
-    let deadline = Instant::now() + Duration::from_secs(1);
-    loop {
-        match timeout_at(deadline, waiter.hints.next()).await.ok()? {
-            Hint::Transferred { lease, counter } if lease == waiter.lease => return counter,
-            _ => {}
-        }
-    }
+/// Expects that a hint reports the transfer to this waiter.
+pub(super) async fn notified<B: Backend>(waiter: &mut Waiter<'_, B>) {
+    let own = Hint::transferred(waiter.lease);
+    while hinted(&mut waiter.hints, "the transfer to a lease that listens").await != own {}
 }
 
 /// Checks that a waiter that leaves after the transfer releases the key to the next waiter.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::{CommandError, no_ttl, refusal, unexpected};
-use crate::backend::{Acquired, BackendError, Contended, Holder, Released, TransferTerms};
+use crate::backend::{Acquired, BackendError, Contended, Holder, Released};
 use crate::observe;
 
 /// The reply of `acquire_all` for a granted key.
@@ -152,21 +152,12 @@ pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
             served(freed.unsigned_abs());
             let queued = u32::try_from(*queued).unwrap_or(0);
             let poll_after = (*poll_after > 0).then(|| remaining(*poll_after));
-            let waiting = Contended::polling(remaining(*left), queued, poll_after);
-            return Ok(waiting.with_transfers(transfer_terms(&fields[4..])));
+            return Ok(Contended::polling(remaining(*left), queued, poll_after));
         }
         ([_, idle], _) => observe::confirmed(Duration::from_millis(idle.unsigned_abs())),
         _ => {}
     }
     acquired(reply).map(Contended::from)
-}
-
-/// Returns the terms at the end of a reply to a waiter whose messages can be grants.
-pub(super) fn transfer_terms(fields: &[Value]) -> Option<TransferTerms> {
-    let [Value::Int(counter), Value::Int(ttl)] = fields else {
-        return None;
-    };
-    Some(TransferTerms::new(counter.unsigned_abs(), remaining(*ttl)))
 }
 
 fn number(value: &Value) -> Option<i64> {

@@ -120,18 +120,10 @@ pub(crate) struct Scripts {
     pub(super) quarantine: Option<Quarantine>,
     /// The commands that publish a release.
     pub(super) publish: &'static [&'static str],
-    /// Whether the messages of transfers carry counters, and so are grants.
-    pub(super) are_transfers_numbered: bool,
 }
 
 impl Scripts {
-    /// If `for_replicas`, a grant counts only when replicas have acknowledged it.
-    pub(crate) fn new(
-        names: &Names,
-        publish: Publish,
-        quarantine: Option<Duration>,
-        for_replicas: bool,
-    ) -> Self {
+    pub(crate) fn new(names: &Names, publish: Publish, quarantine: Option<Duration>) -> Self {
         use Resend::{Compared, Repeatable};
         let fence = if names.of_redisson {
             include_str!("lua/fence_of_redisson.lua")
@@ -157,7 +149,6 @@ impl Scripts {
                 &[fence, NOTICE, GUARD, VOTE],
             ),
         };
-        let are_transfers_numbered = quarantine.is_none() && !names.of_redisson && !for_replicas;
         let prepare = || {
             Script::new(
                 "prepare",
@@ -195,17 +186,10 @@ impl Scripts {
         const WANTED: &str = include_str!("lua/wanted.lua");
         const CONTEND: &str = include_str!("lua/contend.lua");
         const ENDED: &str = include_str!("lua/ended.lua");
-        const UNNUMBERED: &str = include_str!("lua/unnumbered.lua");
-        let numbered = numbered(names);
-        let numbers = if are_transfers_numbered {
-            &numbered
-        } else {
-            UNNUMBERED
-        };
         let contend = [
             &[fence],
             guard,
-            &[report, numbers, listeners, QUEUE, WANTED, CONTEND],
+            &[report, listeners, QUEUE, WANTED, CONTEND],
         ]
         .concat();
         const DOWNGRADE: &str = include_str!("lua/downgrade.lua");
@@ -213,7 +197,6 @@ impl Scripts {
             HOLD_FREE,
             include_str!("lua/share.lua"),
             report,
-            UNNUMBERED,
             listeners,
             QUEUE_ALONE,
             WANTED,
@@ -222,8 +205,6 @@ impl Scripts {
         let share = [&[fence], guard, &shared].concat();
         let counter = include_str!("lua/vote_counter.lua");
         let vote_shared = [&[fence], guard, &[counter], &shared].concat();
-        // Without numbers, these scripts take no counter.
-        let fence_of_transfer = if are_transfers_numbered { fence } else { "" };
         Self {
             acquire: Script::new("acquire", Repeatable, acquire),
             acquire_all: Script::new(
@@ -256,7 +237,6 @@ impl Scripts {
                 Repeatable,
                 &[
                     report,
-                    UNNUMBERED,
                     listeners,
                     QUEUE,
                     WANTED,
@@ -268,9 +248,7 @@ impl Scripts {
                 "leave",
                 Compared,
                 &[
-                    fence_of_transfer,
                     report,
-                    numbers,
                     listeners,
                     QUEUE,
                     ENDED,
@@ -290,8 +268,6 @@ impl Scripts {
                     include_str!("lua/release_one.lua"),
                     ENDED,
                     include_str!("lua/release.lua"),
-                    fence_of_transfer,
-                    numbers,
                     listeners,
                     QUEUE,
                     include_str!("lua/release_wanted.lua"),
@@ -303,7 +279,6 @@ impl Scripts {
                 &[
                     fence,
                     report,
-                    numbers,
                     listeners,
                     QUEUE,
                     include_str!("lua/release_or_keep.lua"),
@@ -312,7 +287,7 @@ impl Scripts {
             downgrade: Script::new(
                 "downgrade",
                 Repeatable,
-                &[fence, report, numbers, listeners, QUEUE, DOWNGRADE],
+                &[fence, report, listeners, QUEUE, DOWNGRADE],
             ),
             downgrade_body: Script::new(
                 "downgrade_body",
@@ -320,7 +295,6 @@ impl Scripts {
                 &[
                     include_str!("lua/fence_elsewhere.lua"),
                     report,
-                    UNNUMBERED,
                     listeners,
                     QUEUE,
                     DOWNGRADE,
@@ -329,21 +303,13 @@ impl Scripts {
             inspect: Script::new(
                 "inspect",
                 Repeatable,
-                &[
-                    report,
-                    UNNUMBERED,
-                    listeners,
-                    QUEUE,
-                    include_str!("lua/inspect.lua"),
-                ],
+                &[report, listeners, QUEUE, include_str!("lua/inspect.lua")],
             ),
             force_release: Script::new(
                 "force_release",
                 Compared,
                 &[
-                    fence_of_transfer,
                     report,
-                    numbers,
                     listeners,
                     QUEUE,
                     ENDED,
@@ -351,18 +317,6 @@ impl Scripts {
                 ],
             ),
             publish,
-            are_transfers_numbered,
         }
     }
-}
-
-/// Returns the piece for messages of transfers that carry counters.
-fn numbered(names: &Names) -> String {
-    let fence = names.fence(None).to_text();
-    // A prefix has no control characters, so no others need an escape.
-    let fence = fence.replace('\\', r"\\").replace('\'', r"\'");
-    format!(
-        "local FENCE = '{fence}'\n{}",
-        include_str!("lua/numbered.lua")
-    )
 }

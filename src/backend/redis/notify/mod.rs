@@ -7,7 +7,7 @@
 //! | `task` | the task that owns the connection |
 //! | `rejections` | the rejected channels and their backoff |
 //! | `subscribe` | begins and ends the subscriptions to channels |
-//! | `topic` | one watched channel: its waiters, managers and unread transfers |
+//! | `topic` | one watched channel: its waiters and managers |
 //! | `topics` | all watched channels: what to subscribe to and to leave, and where a message goes |
 //! | `subscription` | the channels of one lock, and its waiters |
 //! | `pub_sub` | the commands of plain and of sharded channels |

@@ -106,10 +106,7 @@ impl Shared {
         let is_message = matches!(pushed.kind, PushKind::Message | PushKind::SMessage);
         if is_message {
             let (name, text) = (text_of(pushed, 0), bytes_of(pushed, 1));
-            let unread = self.topics().dispatch(&name, text);
-            if let Some(unread) = unread {
-                unread.report();
-            }
+            self.topics().dispatch(&name, text);
             self.heard.store(true, Ordering::Relaxed);
         }
         is_message

@@ -77,16 +77,14 @@ pub(super) fn hint_of(suffix: &str, text: &[u8]) -> Option<Hint> {
 
 fn transfer_of(text: &[u8]) -> Option<Hint> {
     let text = std::str::from_utf8(text).ok()?;
-    let (lease, counter) = match text.split_once(' ') {
-        Some((lease, counter)) => (lease, Some(counter.parse().ok()?)),
-        None => (text, None),
-    };
+    // A version before this one adds the counter of a grant.
+    let lease = text.split_once(' ').map_or(text, |(lease, _counter)| lease);
     let (manager, number) = lease.split_once(':')?;
-    let lease = LeaseId::new(Uuid::try_parse(manager).ok()?, number.parse().ok()?);
-    Some(match counter {
-        Some(counter) => Hint::transferred_under(lease, counter),
-        None => Hint::transferred(lease),
-    })
+    let manager = Uuid::try_parse(manager).ok()?;
+    Some(Hint::transferred(LeaseId::new(
+        manager,
+        number.parse().ok()?,
+    )))
 }
 
 #[cfg(test)]
@@ -124,9 +122,9 @@ mod tests {
         );
         assert_eq!(
             hint(&own, &format!("{lease} 1795560000000001")),
-            Some(Hint::transferred_under(lease, 1_795_560_000_000_001))
+            Some(Hint::transferred(lease))
         );
-        for foreign in ["0", "", "a:b", &format!("{lease} "), &format!("{lease} -1")] {
+        for foreign in ["0", "", "a:b"] {
             assert_eq!(hint(&own, foreign), None);
         }
         assert_eq!(hint(&format!("{CHANNEL}%w"), "0"), None);

@@ -1,10 +1,10 @@
-//! One watched channel: its waiters, the managers that subscribe to it, and the transfers that no waiter receives.
+//! One watched channel: its waiters, and the managers that subscribe to it.
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::subscription::{Subscription, Watcher};
-use crate::backend::{Hint, HintSender, LeaseId};
+use crate::backend::{Hint, LeaseId};
 
 #[derive(Default)]
 pub(super) struct Topic {
@@ -20,24 +20,9 @@ pub(super) struct Topic {
 /// A manager whose channel belongs to a subscription.
 pub(super) struct Manager {
     pub(super) id: Uuid,
-    /// The sender of its last watcher, which may have left.
-    last: HintSender,
-    /// The last transfer that no watcher received. A release can enter a place in the queue for the next waiter, and
-    /// the transfer can arrive before that one watches.
-    unclaimed: Option<Hint>,
-}
-
-/// A transfer that no watcher receives, and the sender that reports it.
-pub(super) struct Unread {
-    sender: HintSender,
-    pub(super) transfer: Hint,
-}
-
-impl Unread {
-    /// Reports the transfer to its manager.
-    pub(super) fn report(self) {
-        self.sender.report_unread(self.transfer);
-    }
+    /// A release can enter a place in the queue for the next waiter, and its transfer can arrive before that waiter
+    /// watches.
+    last_transfer: Option<LeaseId>,
 }
 
 impl Topic {
@@ -53,53 +38,31 @@ impl Topic {
     }
 
     /// Returns `true` if the manager is new.
-    pub(super) fn add_manager(&mut self, id: Uuid, sender: &HintSender) -> bool {
-        let last = sender.clone();
-        match self.manager(id) {
-            Some(known) => {
-                known.last = last;
-                false
-            }
-            None => {
-                let unclaimed = None;
-                self.managers.push(Manager {
-                    id,
-                    last,
-                    unclaimed,
-                });
-                true
-            }
+    pub(super) fn add_manager(&mut self, id: Uuid) -> bool {
+        let is_new = self.manager(id).is_none();
+        if is_new {
+            let last_transfer = None;
+            self.managers.push(Manager { id, last_transfer });
         }
+        is_new
     }
 
-    /// Sends a transfer to the watchers of its manager, or keeps it for the next one. Returns the transfer that none
-    /// receives, if there is one: this, or one before.
-    pub(super) fn transferred(&mut self, lease: LeaseId, hint: Hint) -> Option<Unread> {
+    /// Sends a transfer to the watchers of its manager, and keeps it for later ones.
+    pub(super) fn transferred(&mut self, lease: LeaseId) {
         let id = lease.manager();
-        let own = (self.waiters.iter()).filter(|it| it.manager == Some(id) && !it.is_closed());
-        let (mut is_received, mut unread) = (false, None);
-        for watcher in own {
-            let not_received = watcher.sender.offer(hint);
-            if not_received != Some(hint) {
-                is_received = true;
-                unread = unread.or(not_received);
-            }
+        let own = self.waiters.iter().filter(|it| it.manager == Some(id));
+        own.for_each(|it| it.sender.send(Hint::transferred(lease)));
+        if let Some(manager) = self.manager(id) {
+            manager.last_transfer = Some(lease);
         }
-        let manager = self.manager(id)?;
-        if !is_received {
-            manager.unclaimed = Some(hint);
-        }
-        let transfer = if is_received { unread? } else { hint };
-        let sender = manager.last.clone();
-        Some(Unread { sender, transfer })
     }
 
-    /// Sends the transfer that was kept for the manager of the watcher, if there is one.
-    pub(super) fn claim(&mut self, watcher: &Watcher) {
+    /// Sends a new watcher what it may have missed of a confirmed subscription: a release, and the last transfer.
+    pub(super) fn catch_up(&mut self, watcher: &Watcher) {
+        watcher.sender.hint();
         let manager = watcher.manager.and_then(|id| self.manager(id));
-        if let Some(unclaimed) = manager.and_then(|manager| manager.unclaimed.take()) {
-            // It was reported when it arrived.
-            let _reported = watcher.sender.offer(unclaimed);
+        if let Some(lease) = manager.and_then(|manager| manager.last_transfer) {
+            watcher.sender.send(Hint::transferred(lease));
         }
     }
 
@@ -107,6 +70,3 @@ impl Topic {
         self.waiters.iter().for_each(|it| it.sender.send(hint));
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::subscription::{Subscription, Watcher, base_of, hint_of};
-use super::topic::{Topic, Unread};
+use super::topic::Topic;
 use crate::backend::Hint;
 
 /// How long a subscription outlives its last waiter. The next waiter of a busy key reuses it.
@@ -63,17 +63,14 @@ impl Topics {
             Entry::Occupied(known) => (known.into_mut(), false),
             Entry::Vacant(new) => (new.insert(Topic::default()), true),
         };
-        for Watcher { manager, sender } in &waiters {
-            if manager.is_some_and(|id| topic.add_manager(id, sender)) {
+        for Watcher { manager, .. } in &waiters {
+            if manager.is_some_and(|id| topic.add_manager(id)) {
                 topic.confirmed = false;
                 wanted = true;
             }
         }
         if topic.confirmed {
-            waiters.iter().for_each(|it| it.sender.hint());
-        }
-        for waiter in &waiters {
-            topic.claim(waiter);
+            waiters.iter().for_each(|it| topic.catch_up(it));
         }
         topic.waiters.retain(|waiter| !waiter.is_closed());
         topic.waiters.extend(waiters);
@@ -208,18 +205,14 @@ impl Topics {
         }
     }
 
-    /// Dispatches a message. A transfer is for the watchers of one manager. Returns the transfer that none receives,
-    /// which the caller reports.
-    #[must_use]
-    pub(super) fn dispatch(&mut self, name: &str, text: &[u8]) -> Option<Unread> {
+    /// Dispatches a message. A transfer is for the watchers of one manager.
+    pub(super) fn dispatch(&mut self, name: &str, text: &[u8]) {
         let channel = self.channel_of(name);
-        let hint = hint_of(&name[channel.len()..], text)?;
-        let topic = self.topics.get_mut(channel)?;
-        match hint {
-            Hint::Transferred { lease, .. } => topic.transferred(lease, hint),
-            Hint::Released => {
-                topic.hint(hint);
-                None
+        let hint = hint_of(&name[channel.len()..], text);
+        if let (Some(hint), Some(topic)) = (hint, self.topics.get_mut(channel)) {
+            match hint {
+                Hint::Transferred { lease } => topic.transferred(lease),
+                Hint::Released => topic.hint(hint),
             }
         }
     }
@@ -272,7 +265,7 @@ mod tests {
         };
         let encoded = "{a}%250123456789abcdef0123456789abcd";
         let (mut base, mut other) = (watch("{a}"), watch(encoded));
-        assert!(topics.dispatch(encoded, b"0").is_none());
+        topics.dispatch(encoded, b"0");
         assert_eq!(other.next().now_or_never(), Some(Hint::Released));
         assert_eq!(base.next().now_or_never(), None);
         topics.next_wanted();
@@ -293,60 +286,53 @@ mod tests {
         assert_eq!(names(&mut topics), [encoded]);
     }
 
-    /// The subscription lingers between two waiters.
     #[test]
-    fn transfer_without_watcher_is_for_next_one() {
+    fn transfer_reaches_watchers_of_its_manager() {
         let mut topics = Topics::default();
         let managers = [1, 2].map(Uuid::from_u128);
+        let [mut own, mut other] = managers.map(|manager| {
+            let (sender, hints) = Hints::channel();
+            let manager = Some(manager);
+            topics.watch("a".to_owned(), vec![Watcher { manager, sender }]);
+            hints
+        });
+        let lease = LeaseId::new(managers[0], 1);
+        let channel = format!("a%{}", lease.manager());
+        // A version before this one also sends a counter.
+        for text in [lease.to_string(), format!("{lease} 7")] {
+            topics.dispatch(&channel, text.as_bytes());
+            assert_eq!(own.next().now_or_never(), Some(Hint::transferred(lease)));
+            assert_eq!(other.next().now_or_never(), None);
+        }
+    }
+
+    /// A release can enter a place in the queue, and the transfer can arrive before the next waiter watches.
+    #[test]
+    fn transfer_before_watch_is_received_later() {
+        let mut topics = Topics::default();
+        let lease = LeaseId::new(Uuid::from_u128(1), 1);
         let watch = |topics: &mut Topics, manager| {
             let (sender, hints) = Hints::channel();
             let manager = Some(manager);
             topics.watch("a".to_owned(), vec![Watcher { manager, sender }]);
             hints
         };
-        drop(managers.map(|manager| watch(&mut topics, manager)));
-        let subscriptions = topics.next_wanted();
-        topics.confirm(&subscriptions);
-        let leases = [1, 2].map(|number| LeaseId::new(managers[0], number));
-        for lease in leases {
-            let channel = format!("a%{}", lease.manager());
-            let unread = topics.dispatch(&channel, format!("{lease} 7").as_bytes());
-            let unread = unread.expect("no watcher").transfer;
-            assert_eq!(unread, Hint::transferred_under(lease, 7));
-        }
-        let mut other = watch(&mut topics, managers[1]);
-        assert_eq!(other.next().now_or_never(), Some(Hint::Released));
+        drop(watch(&mut topics, lease.manager()));
+        let wanted = topics.next_wanted();
+        topics.confirm(&wanted);
+        topics.dispatch(
+            &format!("a%{}", lease.manager()),
+            lease.to_string().as_bytes(),
+        );
+        let mut next = watch(&mut topics, lease.manager());
+        assert!(next.take_release());
+        assert_eq!(next.next().now_or_never(), Some(Hint::transferred(lease)));
+        let mut other = watch(&mut topics, Uuid::from_u128(2));
+        topics.want_unconfirmed();
+        let wanted = topics.next_wanted();
+        topics.confirm(&wanted);
+        assert!(other.take_release());
         assert_eq!(other.next().now_or_never(), None);
-        let mut next = watch(&mut topics, managers[0]);
-        let last = Hint::transferred_under(leases[1], 7);
-        assert_eq!(next.next().now_or_never(), Some(last));
-        assert_eq!(next.next().now_or_never(), Some(Hint::Released));
-        let mut third = watch(&mut topics, managers[0]);
-        assert_eq!(third.next().now_or_never(), Some(Hint::Released));
-        assert_eq!(third.next().now_or_never(), None);
-    }
-
-    #[test]
-    fn filtered_transfer_is_unread() {
-        let mut topics = Topics::default();
-        let manager = Uuid::from_u128(1);
-        let lease = |number| LeaseId::new(manager, number);
-        let [_one, mut other] = [1, 2].map(|number| {
-            let (sender, mut hints) = Hints::channel();
-            hints.receive_only(lease(number));
-            let manager = Some(manager);
-            topics.watch("a".to_owned(), vec![Watcher { manager, sender }]);
-            hints
-        });
-        let mut dispatch = |number| {
-            let (channel, text) = (format!("a%{manager}"), lease(number).to_string());
-            let unread = topics.dispatch(&channel, text.as_bytes());
-            unread.map(|unread| unread.transfer)
-        };
-        assert_eq!([dispatch(1), dispatch(2)], [None, None]);
-        assert_eq!(dispatch(3), Some(Hint::transferred(lease(3))));
-        other.receive_only(lease(4));
-        assert_eq!(dispatch(4), Some(Hint::transferred(lease(2))), "displaced");
     }
 
     /// A second manager begins to watch while the subscription of the first is in flight.

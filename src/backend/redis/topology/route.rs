@@ -95,6 +95,11 @@ impl Route {
         }
     }
 
+    /// Returns `true` if the backend demands that replicas acknowledge grants.
+    pub(crate) fn has_replicas(&self) -> bool {
+        self.node.replicas.is_some()
+    }
+
     /// Returns what the keys of one call have in common: the connection, and the slot if there is one.
     pub(crate) fn group(&self) -> (u64, u16) {
         (self.connection().id(), self.slot().unwrap_or(0))

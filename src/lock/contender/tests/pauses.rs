@@ -87,7 +87,7 @@ async fn polling_listener_makes_last_attempt() {
 async fn first_attempt_at_place(is_silent: bool) -> Duration {
     let backend = Slow {
         has_queue: true,
-        promises: true,
+        listens: true,
         is_silent,
         ..Slow::default()
     };
@@ -145,7 +145,7 @@ async fn queued_waiter_without_subscription_polls() {
 #[tokio::test]
 async fn time_of_next_poll_grows_without_progress() {
     let (engine, mut acquire_loop) = idle_loop();
-    let (lease, began) = (engine.new_lease_id(&key()), Moment::now());
+    let (lease, began) = (engine.new_lease_id(), Moment::now());
     let mut next_attempt = |poll_after, now| {
         let outcome = Contended::polling(SECOND, 1, poll_after);
         let replied = Replied {

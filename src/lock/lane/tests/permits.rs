@@ -3,7 +3,6 @@
 use std::num::NonZeroU16;
 
 use super::*;
-use crate::lock::lease::Transfer;
 
 const fn permit(limit: u16) -> Terms {
     Terms {
@@ -54,28 +53,6 @@ fn permit_below_larger_limit_is_surrendered() {
         });
         assert_eq!(effects.grants.len(), usize::from(is_granted), "{limit}");
         assert_eq!(lane.is_held(), is_granted);
-    }
-}
-
-#[test]
-fn transfer_below_larger_limit_is_no_grant() {
-    for (limit, expected) in [(2, false), (3, true)] {
-        let (mut lane, wakeup, _answer) = queued();
-        lane.queue(2, permit(limit));
-        assert!(lane.lane.leave(1).is_some());
-        let transfer = Transfer {
-            lease: number(3),
-            counter: 100,
-            since: lane.now,
-            ttl: Span::new(1500 * MS),
-            mode: Mode::Permit,
-            limit: NonZeroU16::new(3),
-        };
-        let (is_granted, _effects) = lane.event(|lane, now, effects| {
-            let transfer = (transfer, TOKENS);
-            lane.granted_by_transfer(&key(), &wakeup, transfer, here(), now, effects)
-        });
-        assert_eq!(is_granted, expected, "{limit}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The place of this process in the queue of the backend.
 
 use super::*;
-use crate::lock::lease::{LeaseNumber, Transfer};
+use crate::lock::lease::LeaseNumber;
 
 fn contend_as(lane: &mut TestLane, wakeup: &Wakeup, fresh: u64) -> Option<LeaseNumber> {
     let (begun, effects) = lane.event(|lane, now, effects| {
@@ -73,27 +73,6 @@ fn last_waiter_leaves_queue() {
     });
     assert!(begun.is_none() && lane.lane.is_idle());
     leaves(&mut effects, 3);
-}
-
-/// A transfer to any other lease is left.
-#[test]
-fn lane_has_place_attempt_and_held_lease() {
-    let has = |lane: &TestLane| {
-        let all = (1..=9).filter(|it| lane.lane.may_have(number(*it)));
-        all.collect::<Vec<_>>()
-    };
-    let (mut lane, wakeup, _answer) = queued();
-    assert_eq!(has(&lane), [3], "a place");
-    assert!(refuse(&mut lane, &wakeup, 3, Place::Out).is_empty());
-    assert!(has(&lane).is_empty(), "no place");
-    assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(5)));
-    assert_eq!(has(&lane), [5], "an attempt");
-    let (mut lane, grant) = TestLane::held(RENEWED);
-    assert_eq!(has(&lane), [1], "held");
-    returns(&mut lane.release(&grant), here());
-    assert!(lane.take_return().is_some());
-    let all: Vec<_> = (1..=9).collect();
-    assert_eq!(has(&lane), all, "the return may enter a place");
 }
 
 #[test]
@@ -319,52 +298,4 @@ fn place(lease: u64) -> QueuePlace {
         mode: Mode::Exclusive,
         limit: None,
     }
-}
-
-fn transfer(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> (bool, Effects) {
-    let transfer = Transfer {
-        lease: number(lease),
-        counter: 100,
-        since: lane.now,
-        ttl: Span::new(1500 * MS),
-        mode: Mode::Exclusive,
-        limit: None,
-    };
-    lane.event(|lane, now, effects| {
-        let transfer = (transfer, TOKENS);
-        lane.granted_by_transfer(&key(), wakeup, transfer, here(), now, effects)
-    })
-}
-
-#[test]
-fn transfer_grants_lease_of_place() {
-    let (mut lane, wakeup, _answer) = queued();
-    let (is_granted, effects) = transfer(&mut lane, &wakeup, 3);
-    assert!(is_granted);
-    let grant = granted(effects);
-    assert_eq!(grant.valid_until(), lane.now + 1483 * MS);
-    assert!(!lane.lane.has_place());
-    assert_eq!(lane.lane.lease_number(), Some(number(3)));
-    assert_eq!(lane.next_look(), lane.now + 60 * MS);
-}
-
-#[test]
-fn transfer_to_other_place_or_loop_grants_nothing() {
-    let (mut lane, wakeup, mut answer) = queued();
-    let other = Wakeup::default();
-    for (wakeup, lease) in [(&wakeup, 2), (&other, 3)] {
-        let (is_granted, effects) = transfer(&mut lane, wakeup, lease);
-        assert!(!is_granted && effects.is_empty());
-    }
-    assert!(answer.try_recv().is_err() && lane.lane.has_place());
-}
-
-#[test]
-fn transfer_to_fixed_terms_keeps_place() {
-    let (mut lane, wakeup, mut answer) = TestLane::looping(claim(1, FIXED));
-    contend_as(&mut lane, &wakeup, 3);
-    assert!(refuse(&mut lane, &wakeup, 3, Place::In(place(3))).is_empty());
-    let (is_granted, effects) = transfer(&mut lane, &wakeup, 3);
-    assert!(!is_granted && effects.is_empty());
-    assert!(answer.try_recv().is_err() && lane.lane.has_place());
 }

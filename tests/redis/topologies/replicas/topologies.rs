@@ -156,7 +156,6 @@ async fn transfer_message_before_replicas_is_no_grant() {
         waiting,
         Contended::Waiting {
             poll_after: None,
-            transfers: None,
             ..
         }
     );
@@ -165,8 +164,7 @@ async fn transfer_message_before_replicas_is_no_grant() {
     let released = backend.release(&release).await.remove(0);
     assert_eq!(released.unwrap(), Released::Transferred);
     let hint = hints.next().await;
-    let confirms =
-        |hint| matches!(hint, Hint::Transferred { lease, counter: None, .. } if lease == waiter);
+    let confirms = |hint| matches!(hint, Hint::Transferred { lease, .. } if lease == waiter);
     assert!(confirms(hint), "{hint:?}");
     assert!(granted(contend(waiter).await));
 }

@@ -1,8 +1,5 @@
 //! The order of the processes at the store, and the length of their turns.
 
-use std::time::Duration;
-
-use tokio::time::sleep;
 use tower_lock::Backend;
 use tower_lock::backend::{LeaseId, Release};
 
@@ -154,41 +151,6 @@ async fn checker_finds_acquire_in_turn_of_others() {
             false => Command::Contend,
         };
         (history.send(0, command, item(lease(1, 1), 1_000))).await;
-    })
-    .await;
-}
-
-/// A lease that is transferred to an owner with other acquires ends the turn of others. With the fault, the history
-/// does not show the guard of that owner.
-#[tokio::test(start_paused = true)]
-async fn checker_ends_turn_of_others_at_transfer() {
-    let plan = Plan {
-        lingers: true,
-        ..with_queue()
-    };
-    assert_finds_in(plan, Invariant::Order, async |history, fault| {
-        // The process of the guard waits for it, and so has a subscription.
-        (history.send(1, Command::Acquire, item(lease(2, 1), 20))).await;
-        let id = history.renewed_guard(0).await;
-        let (asked, owner) = (acquire(), history.managers[0].new_owner());
-        let waiter = (history.environment).acquire_starts(0, 0, &asked, Some(owner));
-        let request = history.managers[0].acquire(key(0)).owner(owner);
-        let mut next = Box::pin(request.into_future());
-        assert!(futures_util::poll!(&mut next).is_pending());
-        (history.send(1, Command::Contend, polls(lease(2, 2)))).await;
-        // Until the turn of the guard is over.
-        history.advance(60).await;
-        history.environment.released(id, true, "is released");
-        history.drop_unseen();
-        // The process of the guard enters the queue behind the other one. The store counts the next transfer.
-        history.drive(sleep(Duration::from_millis(6))).await;
-        (history.send(1, Command::Release, item(lease(2, 2), 0))).await;
-        let guard = history.drive(next).await.unwrap();
-        let waiter = history.environment.acquire_ends(waiter, String::new);
-        if !fault {
-            history.granted(&waiter.unwrap(), &asked, guard);
-        }
-        (history.send(0, Command::Acquire, item(lease(1, 1), 1_000))).await;
     })
     .await;
 }

@@ -7,15 +7,13 @@
 -- Reply: granted: as acquire.lua, or if waiters were passed over, {the same, 0, their number}; confirmed: as a repeated
 -- grant, with the time since the transfer in ms; waiting: {time in ms until the next attempt can succeed, number of
 -- processes in the queue, time until the next attempt of a waiter that polls or 0, as release.lua what became of the
--- free body, or 1, then for a waiter whose messages can be grants: the number that later counters exceed, and the TTL
--- of a transferred lease in ms}; waiting outside the queue: the first of these and the error that rejected the place,
+-- free body, or 1}; waiting outside the queue: the first of these and the error that rejected the place,
 -- or the first alone; -1 for a key without a TTL.
 --
 -- With memory full, and for a user without the permissions for sorted sets, the lease stays outside the queue,
 -- and its process polls. If the queue is a key of another type, there is no queue. A server that rejects all writes
 -- rejects the release of the holder as well: the caller reports that error.
 blind = ARGV[5] ~= '0' and ARGV[5]
-fence = not blind and KEYS[3]
 local body, queue, lease, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[3]
 limit = is_permit(lease) and tonumber(ARGV[6]) or 0
 local now, left = clock(), redis.call('pttl', body)
@@ -72,7 +70,7 @@ if not again then
     end)
     if fine and count then
       outcome = outcome + 10 * passed_over
-      return { left, count, queued, outcome, fence and queued == 0 and last_number(fence, now) or nil, CONFIRM }
+      return { left, count, queued, outcome }
     elseif not fine then
       -- Redis and Valkey turn an error that `pcall` catches into a text. Another server may return the table.
       refused = type(count) == 'table' and count or redis.error_reply(count)

@@ -9,7 +9,6 @@
 -- is rejected first, and nothing has changed.
 local body, lease, queue, channel = KEYS[1], ARGV[1], KEYS[3], ARGV[3]
 blind = ARGV[4] ~= '0' and ARGV[4]
-fence = not blind and KEYS[2]
 local name, now = 's' .. lease, clock()
 local exclusive = redis.call('hexists', body, lease) == 1
 if not exclusive and not holds(body, name) then

@@ -1,13 +1,12 @@
 -- Removes up to 100 leases from the queues, and releases those that hold their locks.
 --
--- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues, then as `fence` in queue.lua, or nothing
+-- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues
 -- ARGV[2i-1] lease id, ARGV[2i] channel; then as `blind` in queue.lua, or nothing
 -- Reply: per key as release.lua, 0 also for a lease that was only in the queue. For one key there is no list.
 --
 -- A repeated call finds neither a place nor a field. The queue of another type is no queue.
 local answers, count = {}, math.floor(#KEYS / 2)
 blind = ARGV[2 * count + 1]
-fence = KEYS[2 * count + 1] or not blind and FENCE
 -- Removes the place of a lease of any mode.
 local function forget_all(queue, lease)
   local shared, permit = 's' .. lease, 'p' .. lease

@@ -1,4 +1,4 @@
--- Prepended to the scripts that use the queue of a lock's waiters, after the messages, the numbers and `listeners`.
+-- Prepended to the scripts that use the queue of a lock's waiters, after the messages and `listeners`.
 --
 -- The queue is a sorted set with these members:
 --   <lease id>    the place of a process; its score is a ticket, a whole number above the last ticket
@@ -14,23 +14,9 @@
 -- Tickets are small, and deadlines are above 1e12, so all places come first. A key that does not exist has the effect
 -- of an empty queue, so every write of a new key also sets its TTL.
 --
--- The message of a transfer is '<lease id> <counter>', or '<lease id>' without a counter. A message with a counter
--- is a grant if the transfer came after the last `contend` of the process that received a reply. The process compares
--- the counter with this reply, which contains a number that exactly the later counters exceed. The lease then
--- lasts for CONFIRM from the transfer on, and so from the moment before that `contend` was sent. Before the first
--- `contend` of a lease, the reply to the `release_or_keep` that entered it serves instead: no transfer went to a new
--- lease before.
---
--- - The transfer comes before its message, so a message is sent only for a lease that holds the lock. Only its own
---   process ends it. The task that waits under the lease does so after its wait, and it reads no message while
---   it has a `contend` in flight, because the reply decides.
--- - The reply to a `contend` under a lease that holds the lock is a grant. So between a transfer and a later reply
---   that the lease waits, the transferred lease has expired. This reply contains the counter of the transfer, or a
---   larger number. A message that is late, or arrives twice, is then only a reason to contend.
--- - A counter never decreases while the server keeps its data, whatever its clock does. After a loss of data, the
---   clock takes its place, as in fence.lua.
--- - A lease that left the queue, or that another task of the process waits under, is not the one of the reply.
--- - A step back of the clock makes the lease last longer.
+-- The message of a transfer is '<lease id>'. It is a hint: the process confirms the transfer by a `contend`, whose reply
+-- is the grant. So a message that is late, or arrives twice, grants nothing. A version before this one also sends
+-- '<lease id> <counter>'.
 --
 -- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms or renews it. Processes of several
 -- versions share a queue, so a version with a shorter CONFIRM needs another message. ALIVE: a waiter refreshes its
@@ -48,10 +34,6 @@ local refused
 -- '1': clients outside the queue may listen elsewhere. '2': the receivers of this crate may listen elsewhere
 -- as well. Otherwise nil.
 local blind
--- The key of the fencing counter, or nil if the messages of transfers carry none.
-local fence
--- The counter of the last transfer, or nil.
-local transferred
 -- True if the caller enters the queue afterwards, and sets the TTL of the queue.
 local enters
 -- The limit of the permit that the caller asks for, or 0.
@@ -274,8 +256,7 @@ local function hold(body, name, ttl, now)
   return armed
 end
 -- Removes a waiter from the queue, and transfers the body to it, which is free or has room for it. Returns the lease, or
--- false if the server rejects it. With a channel, then notifies the waiter. The message can be a grant, so it is the
--- last step.
+-- false if the server rejects it. With a channel, then notifies the waiter.
 local function give(body, queue, lease, ttl, others, now, channel)
   if others and not redis.call('zscore', queue, '~') then
     enter(queue, '~', 0)
@@ -285,9 +266,7 @@ local function give(body, queue, lease, ttl, others, now, channel)
     return false
   end
   if channel then
-    transferred = fence and next_number(fence, time)
-    local id = mode_of(lease) and string.sub(lease, 2) or lease
-    wake(channel, transferred and id .. string.format(' %.0f', transferred) or id)
+    wake(channel, mode_of(lease) and string.sub(lease, 2) or lease)
   end
   return lease
 end

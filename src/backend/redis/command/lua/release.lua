@@ -1,6 +1,6 @@
 -- Releases up to 100 leases, and transfers each lock to its first waiter or notifies the subscribers.
 --
--- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues, then as `fence` in queue.lua, or nothing; or bodies alone
+-- KEYS[1..n] lock bodies, KEYS[n+1..2n] their queues; or bodies alone
 -- ARGV[2i-1] lease id, ARGV[2i] channel; then as `blind` in queue.lua, or nothing. Bodies alone are released as if
 -- there were no queue: it may be at another node while a slot is moving, or denied.
 -- Reply: 1 if all are released. Otherwise per key 0 not held, 1 released, 2 transferred, 3 left to clients outside

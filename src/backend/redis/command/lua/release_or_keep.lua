@@ -6,15 +6,13 @@
 -- ARGV[5] number of counters to take, ARGV[6] the lease that enters the queue after a release, or empty,
 -- ARGV[7] its kind as in contend.lua, ARGV[8] as `blind` in queue.lua, or 0
 -- Reply: kept: the first new counter as a negative number, or nil without a new one; released: {number of other
--- processes, as release.lua, 1 if the next lease polls in the queue, 2 if it listens there, then as contend.lua for a
--- lease whose messages can be grants}; not held: 0.
+-- processes, as release.lua, 1 if the next lease polls in the queue, 2 if it listens there}; not held: 0.
 --
 -- One script counts and decides. A process that subscribes or enters the queue later attempts after that. Most
 -- processes in the queue also subscribe, so the queue is counted only where no other process subscribes. With memory
 -- full, the counter does not move, and the lease is kept without: local waiters need no memory of the server.
 local body, queue, lease, channel, next_lease = KEYS[1], KEYS[3], ARGV[1], ARGV[3], ARGV[6]
 blind = ARGV[8] ~= '0' and ARGV[8]
-fence = not blind and KEYS[2]
 local now, all, ours, heard = clock(), counted(channel, own_channel(channel, next_lease))
 -- If the caller listens at a replica, `all` does not include its own subscribers. Without a count, there is another
 -- process: only the counts of several are implausible.
@@ -41,10 +39,8 @@ if others > 0 then
     enters = false
     pcall(settle, queue)
     return { others, to, 0 }
-  elseif again > 0 then
-    return { others, to, 1 }
   end
-  return { others, to, 2, fence and (transferred or last_number(fence, now)) or nil, CONFIRM }
+  return { others, to, again > 0 and 1 or 2 }
 end
 if redis.call('hexists', body, lease) == 0 then
   return 0

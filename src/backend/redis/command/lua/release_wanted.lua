@@ -1,6 +1,5 @@
 -- Appended to release.lua and queue.lua: serves the queues and the clients outside of them.
 blind = ARGV[2 * count + 1]
-fence = KEYS[2 * count + 1] or not blind and FENCE
 for i = 1, count do
   if wanted[i] == KEPT then
     -- A permit is free for the next waiter.

@@ -33,15 +33,6 @@ impl Calls {
         let counted = self.counted(route);
         (counted != Counted::All).then_some(counted as u8)
     }
-
-    /// Returns the name of the counter for the messages of transfers, if these are grants: the messages reach the
-    /// waiters for certain, and a grant requires nothing else. The scripts contain the counter of a server that has
-    /// one for all locks: an argument costs the server as much as a command of a script.
-    pub(super) fn fence_of_transfers(&self, route: &Route) -> Option<RedisName<'_>> {
-        let are_grants = self.scripts.are_transfers_numbered && self.counted(route) == Counted::All;
-        let slot = route.slot().filter(|_| are_grants);
-        slot.map(|slot| self.names.fence(Some(slot)))
-    }
 }
 
 pub(super) fn kind(listens: bool) -> &'static str {

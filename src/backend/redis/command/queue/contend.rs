@@ -111,11 +111,12 @@ impl Calls {
                     Ok(Contended::Granted { counter }) => {
                         note(at, Ok(&Acquired::granted(*counter)));
                     }
-                    // The server wrote the place and the counter, so it can grant.
+                    // The server wrote the place, so it can grant, unless a grant requires more.
                     Ok(Contended::Waiting {
-                        transfers: Some(terms),
-                        ..
-                    }) => note(at, Ok(&Acquired::granted(terms.counter))),
+                        queued: Some(_), ..
+                    }) if period.is_none() && !at.route.has_replicas() => {
+                        at.route.outage().end_for(at.key.hash_code());
+                    }
                     Ok(Contended::Waiting { .. }) => {}
                     Err(error) => note(at, Err(error)),
                 }

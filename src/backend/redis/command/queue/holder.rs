@@ -69,11 +69,8 @@ impl Calls {
     ) -> Result<ForceReleased, BackendError> {
         let script = &self.scripts.force_release;
         let with_queue = |queue: Option<_>| {
-            let fence = self.fence_of_transfers(at.route);
-            let fence = fence.filter(|_| queue.is_some());
-            let keys = 1 + usize::from(queue.is_some()) + usize::from(fence.is_some());
-            let mut command = script.evalsha(keys, 4, 512);
-            command.arg(at.body()).arg(queue).arg(fence);
+            let mut command = script.evalsha(1 + usize::from(queue.is_some()), 4, 512);
+            command.arg(at.body()).arg(queue);
             command.arg(holder).arg(at.channel());
             command.arg(self.blind(at.route).unwrap_or(0));
             command.arg(u8::from(alone));

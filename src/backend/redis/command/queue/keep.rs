@@ -6,10 +6,13 @@ use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::unexpected;
 use crate::backend::redis::command::names::{Lease, millis};
-use crate::backend::redis::command::reply::{released, transfer_terms};
+use crate::backend::redis::command::reply::released;
 use crate::backend::redis::command::send::call_with;
 use crate::backend::redis::connection::Request;
 use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept};
+
+/// The reply for a next lease that listens in the queue.
+const LISTENS: i64 = 2;
 
 impl Calls {
     /// Keeps the lease unless another process waits for the key. If one does, the lease is released.
@@ -64,14 +67,15 @@ impl Calls {
             Value::Int(kept @ ..0) => Ok(ReleasedOrKept::kept(kept.unsigned_abs())),
             Value::Nil => Ok(ReleasedOrKept::kept(None)),
             Value::Array(fields) => {
-                let [Value::Int(others), outcome, Value::Int(queued), terms @ ..] = &fields[..]
-                else {
+                let [Value::Int(others), outcome, Value::Int(queued)] = &fields[..] else {
                     return Err(unexpected(&reply.value));
                 };
                 let released = released(outcome, Released::Released)?;
                 let others = u32::try_from(*others).unwrap_or(u32::MAX);
                 let passed = ReleasedOrKept::passed(released, others, *queued > 0);
-                Ok(passed.with_transfers(transfer_terms(terms)))
+                // Where a server does not count all subscribers, the message may be lost.
+                let is_certain = *queued == LISTENS && self.blind(at.route).is_none();
+                Ok(passed.with_listening(is_certain))
             }
             reply => Err(unexpected(reply)),
         }

@@ -66,29 +66,19 @@ impl Calls {
 
     /// Returns a call of `release` or `leave`.
     fn ending(&self, script: &Script, route: &Route, leases: &[&Release]) -> Cmd {
-        let fence = self.fence_of_transfers(route);
-        let fence = self.are_queues_allowed().then_some(fence);
-        let mut command = self.ending_with(script, leases, fence);
+        let mut command = self.ending_with(script, leases, self.are_queues_allowed());
         command.arg(self.blind(route));
         command
     }
 
     /// Returns a release without the queues, which may be at another node.
     fn ending_alone(&self, leases: &[&Release]) -> Cmd {
-        self.ending_with(&self.scripts.release, leases, None)
+        self.ending_with(&self.scripts.release, leases, false)
     }
 
-    /// `with_queues` has the counter for the messages of transfers, if they carry one.
-    fn ending_with(
-        &self,
-        script: &Script,
-        leases: &[&Release],
-        with_queues: Option<Option<RedisName<'_>>>,
-    ) -> Cmd {
+    fn ending_with(&self, script: &Script, leases: &[&Release], with_queues: bool) -> Cmd {
         let names = &self.names;
-        let per_lease = 1 + usize::from(with_queues.is_some());
-        let fence = with_queues.flatten();
-        let keys = per_lease * leases.len() + usize::from(fence.is_some());
+        let keys = (1 + usize::from(with_queues)) * leases.len();
         let bodies = leases.iter().map(|it| names.body(&it.key));
         let len: usize = bodies.clone().map(RedisName::len).sum();
         // The body is a part of the other names.
@@ -97,12 +87,11 @@ impl Calls {
         for body in bodies {
             command.arg(body);
         }
-        if with_queues.is_some() {
+        if with_queues {
             for release in leases {
                 command.arg(names.queue(&release.key));
             }
         }
-        command.arg(fence);
         for release in leases {
             command
                 .arg(Lease(release.lease))
