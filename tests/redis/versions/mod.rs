@@ -1,4 +1,5 @@
 //! Versions side by side in a rolling deployment.
 
+mod granting;
 mod old;
 mod rolling;

@@ -1,4 +1,5 @@
-//! Processes of a version without a queue beside processes with one: they exclude each other, and all are served.
+//! Processes of older versions beside those of this one: they exclude each other, and all are served. One version has no
+//! queue. In another one, the message of a transfer is the grant.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::LockManager;
 
+use super::granting::Granting;
 use super::old::Old;
 use crate::queue::pooled;
 use crate::support::engine::{
@@ -165,6 +167,62 @@ async fn queue_beside_busy_old_processes_is_served() {
     for side in &served {
         assert_served(side, equal_share(&served), 3 * SECOND);
     }
+}
+
+/// The messages of one version have a counter, and are grants for its own processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn version_with_granting_messages_shares_lock() {
+    let server = RedisServer::start();
+    let inside = Arc::<Inside>::default();
+    let end = Instant::now() + RUN;
+    // In the queue, one of three follows another one, and one follows a process of this version.
+    let olds: Vec<_> = (0..3)
+        .map(|_| {
+            let (url, inside) = (server.url(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let mut served = Served::default();
+                let mut process = Granting::connect(&url).await;
+                while Instant::now() < end {
+                    let asked = Instant::now();
+                    let lease = process.acquire().await;
+                    served.add(asked);
+                    inside.hold(lease.counter).await;
+                    process.release(lease).await;
+                }
+                (served, process)
+            })
+        })
+        .collect();
+    let managers = [(); 2].map(|()| manager(server.url(), LEASE));
+    let managers = futures_util::future::join_all(managers).await;
+    // Several waiters enter the queue with the release of the lease before.
+    let waiters = managers.iter().chain(&managers);
+    let news: Vec<_> = waiters
+        .map(|locks| new(locks.clone(), Arc::clone(&inside), Duration::ZERO, end))
+        .collect();
+    let mut served = [Vec::new(), Vec::new()];
+    let (mut by_message, mut confirmed) = (0, 0);
+    for task in olds {
+        let (grants, process) = task.await.unwrap();
+        by_message += process.by_message;
+        confirmed += process.confirmed;
+        served[0].push(grants);
+    }
+    for task in news {
+        served[1].push(task.await.unwrap());
+    }
+    eprintln!("old {:?}, new {:?}", served[0], served[1]);
+    assert!(by_message > 0 && confirmed > 0, "{by_message}, {confirmed}");
+    for side in &served {
+        assert_served(side, equal_share(&served), SECOND);
+    }
+    nothing_is_left(
+        &server,
+        &managers.iter().collect::<Vec<_>>(),
+        7 * SECOND,
+        "the end",
+    )
+    .await;
 }
 
 /// An old process with waiters of its own keeps its lease until another process subscribes. A process that only polls
