@@ -321,10 +321,13 @@ impl IntoResponse for LockRejection {
     }
 }
 
-/// The response of [`LockRejection`]: a handler may return this error with `?`.
+/// A handler may return this error with `?`. The response has the status of a [`LockRejection`], the problem type
+/// `lock-failed-in-handler` and no `Retry-After`, because the handler may have done a part of its work.
+///
+/// A handler that has not worked yet can return `LockRejection::from(error)`, so that its client sends the request again.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        LockRejection::from(self).into_response()
+        LockRejection::in_handler(self).into_response()
     }
 }
 

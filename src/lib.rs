@@ -152,6 +152,7 @@
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
 //! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
+//! | the handler returned an [`Error`] | that of its kind | no | `lock-failed-in-handler` |
 //!
 //! The response is `application/problem+json` (RFC 9457), plain text for clients that accept only text, and a
 //! status in the trailers for gRPC. It never contains the key. [`LockLayer::on_reject`] replaces it, and

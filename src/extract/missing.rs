@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::response::{IntoResponse, Response};
 
-use crate::{Error, ErrorKind, observe};
+use crate::{Error, ErrorKind, LockRejection, observe};
 
 /// The rejection of [`LockScope`](crate::LockScope) for a request without a scope.
 ///
@@ -86,5 +86,5 @@ fn misconfigured(
     }
     let error = Error::new(ErrorKind::InvalidSetup);
     observe::not_provided(&error);
-    error.into_response()
+    LockRejection::from(error).into_response()
 }

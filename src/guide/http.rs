@@ -23,6 +23,7 @@
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
 //! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
+//! | the handler returned an [`Error`](crate::Error) | that of its kind: 409, 423, 429, 500 or 503 | no | `lock-failed-in-handler` |
 //!
 //! A wait that is shorter than a round trip to the backend ends as 503, because the state of the lock is unknown by
 //! then.
@@ -92,6 +93,46 @@
 //! | the body, or another extractor | [`Locked`](crate::Locked) under a [`LockScopeLayer`](crate::LockScopeLayer) |
 //! | the same, and the handler only reads | [`LockedShared`](crate::LockedShared) in place of `Locked` |
 //! | a look-up in the handler | [`acquire`](crate::LockManager::acquire), and [`LockScope::keep`](crate::LockScope::keep) |
+//!
+//! A handler returns an [`Error`](crate::Error) with `?`. It may have worked before, so the response is
+//! `lock-failed-in-handler`: it promises nothing, and has no `Retry-After`. A handler that has only read can return a
+//! [`LockRejection`](crate::LockRejection) in its place, which is the response of a layer:
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Router, body::Body, extract::State, http::{Request, StatusCode}, routing::post};
+//! use tower::ServiceExt;
+//! use tower_lock::{Error, LockManager, LockRejection};
+//!
+//! async fn first(State(locks): State<LockManager>) -> Result<&'static str, LockRejection> {
+//!     let _guard = locks.acquire("month").no_wait().await?;
+//!     Ok("closed")
+//! }
+//!
+//! async fn last(State(locks): State<LockManager>) -> Result<&'static str, Error> {
+//!     // Here, it sends a message.
+//!     let _guard = locks.acquire("month").no_wait().await?;
+//!     Ok("sent and closed")
+//! }
+//!
+//! let locks = LockManager::in_memory();
+//! let _job = locks.acquire("month").await?;
+//! let app: Router = Router::new()
+//!     .route("/first", post(first))
+//!     .route("/last", post(last))
+//!     .with_state(locks);
+//! for (path, is_retried) in [("/first", true), ("/last", false)] {
+//!     let response = app.clone().oneshot(Request::post(path).body(Body::empty())?).await?;
+//!     assert_eq!(response.status(), StatusCode::CONFLICT);
+//!     assert_eq!(response.headers().contains_key("retry-after"), is_retried);
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! ```
 //!
 //! A scope keeps the locks until the response is complete, and aborts the handler if one is lost. Without a layer or a
 //! scope, the locks of `Locked` are released when the guard is dropped, and a handler whose lock is lost continues.
@@ -234,6 +275,7 @@
 //! # Advice for clients
 //!
 //! - After 409, 429 or 503 with `Retry-After`: retry after that time. The request did not run.
+//! - After `lock-failed-in-handler`, with any status: the request may have run in part. Read the resource before you retry.
 //! - After 500 `lock-lost`: the request may have run in part. Read the resource before you retry.
 //! - After 408: the request did not run. Send it again, with its body at once.
 //! - After 400, 413 or another 500: a retry does not help.

@@ -28,6 +28,8 @@ pub struct LockRejection {
     request_info: RequestInfo,
     /// A layer or scope has applied its settings.
     is_rendered: bool,
+    /// The handler returned the error, and may have done a part of its work before.
+    is_in_handler: bool,
     lost_reason: Option<LostReason>,
     lost_timing: Option<LockTiming>,
 }
@@ -52,8 +54,27 @@ impl LockRejection {
             retry_after,
             request_info,
             is_rendered: false,
+            is_in_handler: false,
             lost_reason: None,
             lost_timing: None,
+        }
+    }
+
+    /// The rejection of a request whose handler returned `error`. A retry could repeat a part of its work.
+    #[cfg(feature = "axum")]
+    pub(crate) fn in_handler(error: Error) -> Self {
+        Self {
+            is_in_handler: true,
+            retry_after: None,
+            ..Self::from(error)
+        }
+    }
+
+    fn problem(&self) -> Problem {
+        let problem = Problem::of(self.kind());
+        match self.is_in_handler {
+            true => problem.in_handler(),
+            false => problem,
         }
     }
 
@@ -144,7 +165,7 @@ impl LockRejection {
     /// `about:blank` for a body that is too large, late or incomplete.
     #[must_use]
     pub fn problem_type(&self) -> String {
-        match Problem::of(self.kind()).name {
+        match self.problem().name {
             Some(name) => format!("{PROBLEMS}#{name}"),
             None => "about:blank".to_owned(),
         }
@@ -174,7 +195,7 @@ impl LockRejection {
     /// [`on_reject`](crate::LockLayer::on_reject) can change it.
     #[must_use]
     pub fn to_response(&self) -> Response<String> {
-        let problem = Problem::of(self.kind());
+        let problem = self.problem();
         let body = match self.request_info.form {
             Form::Problem => self.problem_json(&problem),
             Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
@@ -250,17 +271,21 @@ impl LockRejection {
     /// What an invalid key lacks is known only to its error, which never holds the key.
     fn detail(&self, problem: &Problem) -> String {
         match std::error::Error::source(&self.error) {
-            Some(invalid) if self.kind() == ErrorKind::InvalidKey => invalid.to_string(),
+            Some(invalid) if self.kind() == ErrorKind::InvalidKey && !self.is_in_handler => {
+                invalid.to_string()
+            }
             _ => problem.detail.to_owned(),
         }
     }
 }
 
-/// The rejection of a request of which nothing is known: its response is problem details.
+/// The rejection of a request that has not begun. Its response has a `Retry-After` if a retry can succeed, so the client
+/// sends the request again.
 ///
-/// A handler that calls [`acquire`](crate::LockManager::acquire) returns the [`Error`]. Inside a [`LockLayer`](crate::LockLayer) or a
-/// [`LockScopeLayer`](crate::LockScopeLayer), the response is rendered for the client of the request, with
-/// the settings of the layer.
+/// A handler that has not worked yet, and an extractor of the program, can return it. A handler that may have worked
+/// returns the [`Error`], whose response is `lock-failed-in-handler`. Inside a [`LockLayer`](crate::LockLayer) or a
+/// [`LockScopeLayer`](crate::LockScopeLayer), each response is rendered for the client of the request, with the settings
+/// of the layer.
 impl From<Error> for LockRejection {
     fn from(error: Error) -> Self {
         Self::new(error, RequestInfo::UNKNOWN, None)
