@@ -91,13 +91,22 @@ use crate::{Error, LockKeys, LockManager};
 /// - A handler whose lock is lost is not aborted: watch [`lost`](crate::Held::lost) of the guard.
 /// - A body that still streams under the lock must contain the guard.
 ///
-/// # If `Handler` is not implemented
+/// # If a handler does not compile
 ///
-/// The compiler does not name the bound that is missing. `#[axum::debug_handler]`, with axum's feature
-/// `macros`, names it. It is usually one of these:
+/// If the type inside does not implement [`LockTarget`], the compiler says so at the argument of the handler:
+/// "`Ship` supplies no keys to lock". `String` and `Path<String>` do not: wrap the value in a type of your own, or
+/// supply the keys with [`LockBy`].
 ///
-/// - The type inside does not implement [`LockTarget`]. `String` and `Path<String>` do not: wrap the value in a
-///   type of your own, or supply the keys with [`LockBy`].
+/// ```compile_fail,E0277
+/// # use axum::Json;
+/// # use serde::Deserialize;
+/// # use tower_lock::Locked;
+/// # #[derive(Deserialize)] struct Ship { order: String }
+/// async fn ship(Locked(Json(ship), guard): Locked<Json<Ship>>) {}
+/// ```
+///
+/// For other reasons, the compiler says only that `Handler` is not implemented, at the route:
+///
 /// - An extractor that reads the body is not the last argument.
 /// - The state does not supply a [`LockManager`]. Write `.with_state(locks)`, or implement `FromRef` for the
 ///   state.
@@ -120,7 +129,7 @@ use crate::{Error, LockKeys, LockManager};
 ///
 /// With its extractors in another order, it does not compile, because the body is not last:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// # use axum::{Json, Router, extract::Path, routing::post};
 /// # use serde::Deserialize;
 /// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
@@ -131,17 +140,6 @@ use crate::{Error, LockKeys, LockManager};
 /// #     }
 /// # }
 /// async fn ship(Locked(Json(ship), guard): Locked<Json<Ship>>, Path(shop): Path<String>) {}
-/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
-/// ```
-///
-/// Without the `impl LockTarget`, the first one does not compile either:
-///
-/// ```compile_fail
-/// # use axum::{Json, Router, extract::Path, routing::post};
-/// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
-/// # #[derive(Deserialize)] struct Ship { order: String }
-/// async fn ship(Path(shop): Path<String>, Locked(Json(ship), guard): Locked<Json<Ship>>) {}
 /// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
 /// ```
 ///
@@ -194,7 +192,10 @@ use crate::{Error, LockKeys, LockManager};
 ///
 /// If the client disconnects while the request waits, the request leaves the queue, and nothing remains.
 #[must_use = "the lock is released as soon as the guard inside is dropped"]
-pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
+pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard)
+where
+    // Makes the compiler name a type without keys.
+    By: LockBy<T>;
 
 /// A [`Locked`] whose keys are all locked [shared](crate::Acquire::shared), for handlers that only read. The pattern is that
 /// of `Locked`.
@@ -217,7 +218,7 @@ pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
 /// ```
 pub type LockedShared<T, By = FromTarget> = Locked<T, Shared<By>>;
 
-impl<T, By> Deref for Locked<T, By> {
+impl<T, By: LockBy<T>> Deref for Locked<T, By> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -225,13 +226,13 @@ impl<T, By> Deref for Locked<T, By> {
     }
 }
 
-impl<T, By> DerefMut for Locked<T, By> {
+impl<T, By: LockBy<T>> DerefMut for Locked<T, By> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
     }
 }
 
-impl<T: fmt::Debug, By> fmt::Debug for Locked<T, By> {
+impl<T: fmt::Debug, By: LockBy<T>> fmt::Debug for Locked<T, By> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Locked")
             .field(&self.0)
