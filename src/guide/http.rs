@@ -137,6 +137,63 @@
 //! A scope keeps the locks until the response is complete, and aborts the handler if one is lost. Without a layer or a
 //! scope, the locks of `Locked` are released when the guard is dropped, and a handler whose lock is lost continues.
 //!
+//! # Errors in a format of your own
+//!
+//! One function around all layers, scopes and handlers replaces the bodies of all rejections. Status and `Retry-After`
+//! remain. A layer has [`on_reject`](crate::LockLayer::on_reject) for its own.
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::body::Body;
+//! use axum::extract::State;
+//! use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+//! use axum::http::{HeaderValue, Request, StatusCode};
+//! use axum::response::Response;
+//! use axum::routing::put;
+//! use axum::{Router, middleware};
+//! use tower::ServiceExt;
+//! use tower_lock::{Error, LockKey, LockLayer, LockManager, LockRejection};
+//!
+//! async fn in_company_format(response: Response) -> Response {
+//!     let Some(rejection) = response.extensions().get::<LockRejection>() else {
+//!         return response;
+//!     };
+//!     let body = serde_json::json!({ "error": rejection.problem_type() }).to_string();
+//!     let (mut head, _) = response.into_parts();
+//!     head.headers.remove(CONTENT_LENGTH);
+//!     head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+//!     Response::from_parts(head, Body::from(body))
+//! }
+//!
+//! async fn close(State(locks): State<LockManager>) -> Result<(), Error> {
+//!     locks.acquire("month").no_wait().await.map(drop)
+//! }
+//!
+//! let locks = LockManager::in_memory();
+//! let app: Router = Router::new()
+//!     .route("/orders/{id}", put(async || ()))
+//!     .layer(LockLayer::by_path(locks.clone()).no_wait())
+//!     .route("/close", put(close))
+//!     .layer(middleware::map_response(in_company_format))
+//!     .with_state(locks.clone());
+//!
+//! let _job = locks.acquire([LockKey::from_path("/orders/42"), LockKey::new("month")]).await?;
+//! for (path, can_retry) in [("/orders/42", true), ("/close", false)] {
+//!     let response = app.clone().oneshot(Request::put(path).body(Body::empty())?).await?;
+//!     assert_eq!(response.status(), StatusCode::CONFLICT);
+//!     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+//!     assert_eq!(response.headers().contains_key("retry-after"), can_retry);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A service that also has gRPC routes leaves out the responses with the header `grpc-status`.
+//!
 //! # Clients that are not trusted
 //!
 //! A layer acquires the lock when the head of a request has arrived. A client that sends its body slowly then holds the

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::form::{Form, RequestInfo};
@@ -36,6 +36,9 @@ pub struct LockRejection {
 
 /// The `Retry-After` if the engine has no estimate.
 const FALLBACK_RETRY_AFTER: Duration = Duration::from_secs(3);
+
+/// <https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback>
+const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 impl LockRejection {
     /// `waited` is the time that the request waited for the lock, if it did.
@@ -217,13 +220,23 @@ impl LockRejection {
             self.put_grpc_trailers(&problem, headers);
         } else {
             headers.insert(CONTENT_TYPE, self.content_type());
-            if let Some(retry_after) = self.retry_after {
-                headers.insert(RETRY_AFTER, whole_seconds(retry_after).into());
-            }
+            self.put_retry_after(headers);
             *response.status_mut() = self.status;
         }
         response.extensions_mut().insert(self.clone());
         response
+    }
+
+    /// Adds when a retry can succeed, unless the headers state it.
+    pub(in crate::layer) fn put_retry_after(&self, headers: &mut HeaderMap) {
+        let Some(retry_after) = self.retry_after else {
+            return;
+        };
+        let (name, value) = match self.request_info.form {
+            Form::Grpc => (RETRY_PUSHBACK, whole_millis(retry_after)),
+            Form::Problem | Form::Text => (RETRY_AFTER, whole_seconds(retry_after)),
+        };
+        headers.entry(name).or_insert(value.into());
     }
 
     fn content_type(&self) -> HeaderValue {
@@ -262,10 +275,7 @@ impl LockRejection {
         if let Ok(message) = HeaderValue::try_from(message) {
             headers.insert("grpc-message", message);
         }
-        // <https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback>
-        if let Some(retry_after) = self.retry_after {
-            headers.insert("grpc-retry-pushback-ms", whole_millis(retry_after).into());
-        }
+        self.put_retry_after(headers);
     }
 
     /// What an invalid key lacks is known only to its error, which never holds the key.

@@ -157,10 +157,10 @@ impl LockScopeLayer {
     }
 
     /// Sets a function that creates the response to a request that did not get its lock, or lost it before
-    /// the head. Defaults to problem details.
+    /// the head. Defaults to problem details. [`LockLayer::on_reject`](crate::LockLayer::on_reject) states what the
+    /// function may omit.
     ///
-    /// The setting also applies to an [`Error`](crate::Error) that the handler returns. The rejection is inserted into the
-    /// extensions of the response.
+    /// The setting also applies to an [`Error`](crate::Error) that the handler returns.
     pub fn on_reject<F, B>(mut self, on_reject: F) -> Self
     where
         F: Fn(LockRejection) -> Response<B> + Send + Sync + 'static,
