@@ -137,7 +137,7 @@
 //! | situation | status | `Retry-After` | problem type |
 //! |---|---|---|---|
 //! | another owner held the lock for the whole wait | 409, or [as set](LockLayer::status) | yes | `resource-busy` |
-//! | all [permits](LockLayer::permits) were held for the whole wait | 429, or [as set](LockLayer::status) | yes | `permits-exhausted` |
+//! | no [permit](LockLayer::permits) was free for the whole wait | 429, or [as set](LockLayer::status) | yes | `permits-exhausted` |
 //! | too many waiters for this key | 429 | yes | `too-many-waiters` |
 //! | too many waiters in this manager | 503 | yes | `lock-overload` |
 //! | the backend is unavailable | 503 | yes, unless it rejects this service | `lock-unavailable` |

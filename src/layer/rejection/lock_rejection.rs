@@ -129,7 +129,7 @@ impl LockRejection {
         })
     }
 
-    /// Sets the status for a busy resource, or for one whose permits are held. Other kinds keep their own.
+    /// Sets the status for a busy resource, or for one without a free permit. Other kinds keep their own.
     pub(in crate::layer) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
         if let (ErrorKind::Busy | ErrorKind::Full, Some(status)) = (self.kind(), status) {
             self.status = status;

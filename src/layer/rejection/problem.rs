@@ -58,8 +58,8 @@ impl Problem {
             ErrorKind::Full => Self {
                 name: Some("permits-exhausted"),
                 status: StatusCode::TOO_MANY_REQUESTS,
-                title: "Permits exhausted",
-                detail: "too many requests work on this resource; this is temporary",
+                title: "No permit free",
+                detail: "as many requests as permitted work on this resource, or one that excludes them; this is temporary",
                 temporary: true,
                 grpc: GrpcStatus::ResourceExhausted,
             },
