@@ -206,7 +206,7 @@ impl Acquire {
     }
 
     /// Sets the name under which metrics and events report this acquire, like
-    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none.
+    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none. It is no part of the key.
     ///
     /// Metrics have the name as the label `layer`. Each name creates about 120 time series, so the names must not
     /// depend on the request. A manager distinguishes 32 names, and reports further ones as `other`.

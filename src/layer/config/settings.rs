@@ -53,6 +53,8 @@ impl<K> LockLayer<K> {
 
     /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
     ///
+    /// The name is no part of the key: two layers with different names and the same key exclude each other.
+    ///
     /// Metrics have the name as the label `layer`, and events as the field `lock.layer`. Each name creates about 120 time
     /// series. A manager distinguishes 32 names, and reports further ones as `other`.
     ///

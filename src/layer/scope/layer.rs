@@ -98,7 +98,7 @@ impl LockScopeLayer {
     }
 
     /// Sets the name under which metrics and events report the acquires of `Locked`, like
-    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none.
+    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none. It is no part of the key.
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
         self.settings.name = Some(name.as_ref().into());
         self
