@@ -37,7 +37,8 @@ use crate::{Error, LockKeys, LockManager};
 ///
 /// Put a [`LockScopeLayer`](crate::LockScopeLayer) around the route. It keeps the lock until the response is
 /// complete, aborts the handler if the lock is lost, and has the settings of `Locked`. A
-/// [`LockLayer`](crate::LockLayer) does the same.
+/// [`LockLayer`](crate::LockLayer) does the same. A request outside of both is rejected with 500 `lock-misconfigured`
+/// before it acquires a lock: a closure drops its guard before its work, and a streaming body has none.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -79,18 +80,6 @@ use crate::{Error, LockKeys, LockManager};
 /// # }
 /// ```
 ///
-/// # Without a scope
-///
-/// `Locked` then has the manager's wait, a renewed lease and no longest hold. The lock is released when the
-/// guard is dropped, and:
-///
-/// - The handler must be an `async fn`. The `async move` block of a closure captures only what it names, so
-///   `|Locked(value, _guard): Locked<_>| async move { work(value).await }` releases the lock before the work
-///   begins. A closure has to name the guard inside: `async move { let _guard = guard; … }`. Nothing
-///   reports such a release: it looks like that of a handler that drops its guard early.
-/// - A handler whose lock is lost is not aborted: watch [`lost`](crate::Held::lost) of the guard.
-/// - A body that still streams under the lock must contain the guard.
-///
 /// # If a handler does not compile
 ///
 /// If the type inside does not implement [`LockTarget`], the compiler says so at the argument of the handler:
@@ -116,7 +105,7 @@ use crate::{Error, LockKeys, LockManager};
 /// ```
 /// # use axum::{Json, Router, extract::Path, routing::post};
 /// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 /// # #[derive(Deserialize)] struct Ship { order: String }
 /// impl LockTarget for Ship {
 ///     fn lock_keys(&self) -> LockKeys {
@@ -124,7 +113,9 @@ use crate::{Error, LockKeys, LockManager};
 ///     }
 /// }
 /// async fn ship(Path(shop): Path<String>, Locked(Json(ship), guard): Locked<Json<Ship>>) {}
-/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
+/// # let app: Router<LockManager> = Router::new()
+/// #     .route("/{shop}/ship", post(ship))
+/// #     .layer(LockScopeLayer::new());
 /// ```
 ///
 /// With its extractors in another order, it does not compile, because the body is not last:
@@ -132,7 +123,7 @@ use crate::{Error, LockKeys, LockManager};
 /// ```compile_fail,E0277
 /// # use axum::{Json, Router, extract::Path, routing::post};
 /// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 /// # #[derive(Deserialize)] struct Ship { order: String }
 /// # impl LockTarget for Ship {
 /// #     fn lock_keys(&self) -> LockKeys {
@@ -140,7 +131,9 @@ use crate::{Error, LockKeys, LockManager};
 /// #     }
 /// # }
 /// async fn ship(Locked(Json(ship), guard): Locked<Json<Ship>>, Path(shop): Path<String>) {}
-/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
+/// # let app: Router<LockManager> = Router::new()
+/// #     .route("/{shop}/ship", post(ship))
+/// #     .layer(LockScopeLayer::new());
 /// ```
 ///
 /// # A state with other values
@@ -152,7 +145,7 @@ use crate::{Error, LockKeys, LockManager};
 /// use std::sync::Arc;
 ///
 /// use axum::{Router, extract::FromRef, routing::post};
-/// use tower_lock::{LockBy, LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// use tower_lock::{LockBy, LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 ///
 /// struct App {
 ///     locks: LockManager,
@@ -184,6 +177,7 @@ use crate::{Error, LockKeys, LockManager};
 ///
 /// let app: Router = Router::new()
 ///     .route("/transfers", post(transfer))
+///     .layer(LockScopeLayer::new())
 ///     .with_state(AppState(Arc::new(App { locks: LockManager::in_memory() })));
 /// # drop(app);
 /// ```
@@ -203,7 +197,7 @@ where
 /// ```
 /// # use axum::{Router, extract::Path, routing::get};
 /// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked, LockedShared};
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked, LockedShared};
 /// # #[derive(Deserialize)] struct Account { id: String }
 /// impl LockTarget for Account {
 ///     fn lock_keys(&self) -> LockKeys {
@@ -214,7 +208,9 @@ where
 /// async fn statement(Locked(Path(account), _guard): LockedShared<Path<Account>>) -> String {
 ///     format!("statement of {}", account.id)
 /// }
-/// # let app: Router<LockManager> = Router::new().route("/{id}/statement", get(statement));
+/// # let app: Router<LockManager> = Router::new()
+/// #     .route("/{id}/statement", get(statement))
+/// #     .layer(LockScopeLayer::new());
 /// ```
 pub type LockedShared<T, By = FromTarget> = Locked<T, Shared<By>>;
 
@@ -252,10 +248,15 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
         let request_info = RequestInfo::in_parts(parts);
-        let locking = Locking::of(&mut parts.extensions, LockManager::from_ref(state));
+        let locking = Locking::of(
+            &mut parts.extensions,
+            LockManager::from_ref(state),
+            request_info,
+        );
+        let locking = locking.map_err(LockedRejection::Lock)?;
         let inner = T::from_request_parts(parts, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = locking.lock(By::lock_keys(&inner), request_info).await;
+        let guard = locking.lock(By::lock_keys(&inner)).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
@@ -271,10 +272,15 @@ where
 
     async fn from_request(mut request: Request, state: &S) -> Result<Self, Self::Rejection> {
         let request_info = RequestInfo::in_request(&request);
-        let locking = Locking::of(request.extensions_mut(), LockManager::from_ref(state));
+        let locking = Locking::of(
+            request.extensions_mut(),
+            LockManager::from_ref(state),
+            request_info,
+        );
+        let locking = locking.map_err(LockedRejection::Lock)?;
         let inner = T::from_request(request, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = locking.lock(By::lock_keys(&inner), request_info).await;
+        let guard = locking.lock(By::lock_keys(&inner)).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
@@ -285,7 +291,7 @@ where
 pub enum LockedRejection<R> {
     /// The extractor inside rejected the request. Nothing was locked.
     Inner(R),
-    /// The lock was not acquired.
+    /// The lock was not acquired, or the request has no scope.
     Lock(LockRejection),
 }
 

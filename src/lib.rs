@@ -115,7 +115,6 @@
 //! - prevent two holders after a crash, a failover or an eviction that loses a lease. Until the loss of the first is
 //!   reported, two owners can hold the key. Let the storage check the [fencing token](guide::fencing);
 //! - stop a handler that does not await. It is dropped at its next await at the earliest;
-//! - stop a handler with [`Locked`] outside of a layer or a [`LockScopeLayer`]. Let it watch [`lost`](Held::lost);
 //! - replace a transaction. A handler that is dropped leaves its work half done.
 //!
 //! # How it works
@@ -146,7 +145,7 @@
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
 //! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
-//! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
+//! | the program is wrong: no request to the route has a key, or [`Locked`] has no scope | 500 | no | `lock-misconfigured` |
 //! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] or while the request waits | 413, 408 or 400 | no | `about:blank` |
 //! | the key in the backend holds other data, or the owner holds it in another mode | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |

@@ -6,11 +6,11 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use axum::Router;
 use axum::routing::get;
+use axum::{Extension, Router};
 use support::log::Log;
 use tower::ServiceExt as _;
-use tower_lock::{Held, LockScope, Owner};
+use tower_lock::{Held, LockKey, LockManager, LockScope, Locked, Owner};
 use tracing_subscriber::filter::LevelFilter;
 
 #[test]
@@ -18,9 +18,11 @@ fn extractors_without_layer_log_remedy_once() {
     let app: Router = Router::new()
         .route("/held", get(async |_: Held| ()))
         .route("/owner", get(async |_: Owner| ()))
-        .route("/scope", get(async |_: LockScope| ()));
+        .route("/scope", get(async |_: LockScope| ()))
+        .route("/locked", get(async |_: Locked<Extension<LockKey>>| ()))
+        .with_state(LockManager::in_memory());
     let requests = async {
-        for path in ["/held", "/owner", "/scope"].repeat(3) {
+        for path in ["/held", "/owner", "/scope", "/locked"].repeat(3) {
             let request = http::Request::get(path).body(axum::body::Body::empty());
             let response = app.clone().oneshot(request.unwrap()).await.unwrap();
             assert_eq!(response.status(), 500);
@@ -32,11 +34,12 @@ fn extractors_without_layer_log_remedy_once() {
         .unwrap();
     log.record(LevelFilter::TRACE, || runtime.block_on(requests));
     let log = log.text();
-    for remedy in [
-        "no lock is held for this request",
-        "or a `Locked` before `Owner`",
-        "add a `LockScopeLayer`",
+    for (remedy, extractors) in [
+        ("no lock is held for this request", 1),
+        ("or a `Locked` before `Owner`", 1),
+        // `LockScope` and `Locked`.
+        ("add a `LockScopeLayer`", 2),
     ] {
-        assert_eq!(log.matches(remedy).count(), 1, "{log}");
+        assert_eq!(log.matches(remedy).count(), extractors, "{log}");
     }
 }

@@ -15,7 +15,7 @@
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
 //! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
-//! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
+//! | the program is wrong: no request to the route has a key, or [`Locked`](crate::Locked) has no scope | 500 | no | `lock-misconfigured` |
 //! | [`read_body_first`](crate::LockLayer::read_body_first): the body is larger than its limit | 413 | no | `about:blank` |
 //! | `read_body_first`: the body is incomplete at its deadline | 408 | no | `about:blank` |
 //! | the body ends with an error, while `read_body_first` reads it or the request waits | 400, or 413 above the limit of a layer outside | no | `about:blank` |
@@ -83,7 +83,7 @@
 //!
 //! A [`LockScopeLayer`](crate::LockScopeLayer) has the settings of the wait, the lease, the hold, the status, the loss and
 //! the rejection. They apply to [`Locked`](crate::Locked), and so do those of a `LockLayer` around the handler. Without
-//! either, `Locked` uses the defaults of the manager.
+//! either, a request with `Locked` is rejected with 500 before it acquires a lock.
 //!
 //! # Layer, extractor or scope
 //!
@@ -134,8 +134,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! A scope keeps the locks until the response is complete, and aborts the handler if one is lost. Without a layer or a
-//! scope, the locks of `Locked` are released when the guard is dropped, and a handler whose lock is lost continues.
+//! A scope keeps the locks until the response is complete, and aborts the handler if one is lost.
 //!
 //! # Errors in a format of your own
 //!

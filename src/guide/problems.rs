@@ -56,8 +56,8 @@
 //!
 //! # lock-misconfigured
 //!
-//! Status 500. The server requires a part of the request that its own routes or layers never provide. Nothing was
-//! done. The log of the server names the layer and the remedy.
+//! Status 500. The server requires a part of the request that its own routes or layers never provide, or its handler
+//! locks with [`Locked`](crate::Locked) outside of a [`LockScopeLayer`](crate::LockScopeLayer). Nothing was done. The log of the server names the layer and the remedy.
 //!
 //! # lock-key-conflict
 //!

@@ -243,6 +243,7 @@ async fn handlers_that_read_share_their_locks() {
     let locks = LockManager::in_memory();
     let app = Router::new()
         .route("/{id}", get(read))
+        .layer(LockScopeLayer::new())
         .with_state(locks.clone());
     let start = tokio::time::Instant::now();
     let requests = (0..5).map(|_| {
