@@ -1,6 +1,6 @@
-//! The log of extractors without their layer.
+//! The log of extractors without their layer, and of an acquire without its await.
 //!
-//! It is a program of its own: each extractor logs once per process.
+//! It is a program of its own: each logs once per process.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/mod.rs"]
@@ -42,4 +42,31 @@ fn extractors_without_layer_log_remedy_once() {
     ] {
         assert_eq!(log.matches(remedy).count(), extractors, "{log}");
     }
+}
+
+#[test]
+fn acquire_without_await_warns_once() {
+    let locks = LockManager::in_memory();
+    let awaited = async {
+        let acquire = locks.acquire("k").no_wait();
+        for _ in 0..2 {
+            drop(acquire.clone().await.unwrap());
+        }
+        // A future that is not polled is a choice of the program, such as `select!`.
+        drop(locks.acquire("k").into_future());
+    };
+    let log = Log::default();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    log.record(LevelFilter::WARN, || runtime.block_on(awaited));
+    assert_eq!(log.text(), "");
+    log.record(LevelFilter::WARN, || {
+        for _ in 0..3 {
+            let _guard = locks.acquire("k");
+        }
+    });
+    let warning = " WARN lock request dropped without an await\n";
+    assert_eq!(log.text(), warning);
 }

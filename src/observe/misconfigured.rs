@@ -7,3 +7,16 @@ pub(crate) fn misconfigured(extractor: &'static str, problem: &impl Display) {
     #[cfg(not(feature = "tracing"))]
     let _unused_without_features = (extractor, problem);
 }
+
+/// Reports the first request for a lock that the program has dropped without an await.
+pub(crate) fn not_awaited() {
+    #[cfg(feature = "tracing")]
+    {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+        if !IS_LOGGED.swap(true, Ordering::Relaxed) {
+            tracing::warn!("lock request dropped without an await");
+        }
+    }
+}
