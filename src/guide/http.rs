@@ -136,6 +136,63 @@
 //!
 //! A scope keeps the locks until the response is complete, and aborts the handler if one is lost.
 //!
+//! # Work after the response
+//!
+//! The lock of a layer is released with the response, and [`Held`](crate::Held) only views it: in a task that continues
+//! after 202, [`is_held`](crate::Held::is_held) returns `false`, and the next request runs beside it. The guard of
+//! [`Locked`](crate::Locked) keeps the lock until the task drops it. The task then watches [`lost`](crate::Held::lost)
+//! itself.
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use axum::{Router, body::Body, http::Request, routing::post};
+//! # use tower::ServiceExt;
+//! use std::time::Duration;
+//!
+//! use axum::extract::Query;
+//! use axum::http::StatusCode;
+//! use serde::Deserialize;
+//! use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
+//!
+//! #[derive(Deserialize)]
+//! struct Export {
+//!     account: String,
+//! }
+//!
+//! impl LockTarget for Export {
+//!     fn lock_keys(&self) -> LockKeys {
+//!         LockKey::from_parts(["account", &self.account]).into()
+//!     }
+//! }
+//!
+//! async fn export(Locked(Query(export), guard): Locked<Query<Export>>) -> StatusCode {
+//!     tokio::spawn(async move {
+//!         let work = tokio::time::sleep(Duration::from_secs(20));
+//!         tokio::select! {
+//!             () = work => println!("exported {}", export.account),
+//!             () = guard.lost() => println!("the lock is lost"),
+//!         }
+//!     });
+//!     StatusCode::ACCEPTED
+//! }
+//!
+//! let scope = LockScopeLayer::new().no_wait();
+//! let locks = LockManager::in_memory();
+//! let app: Router = Router::new().route("/exports", post(export)).layer(scope).with_state(locks);
+//! # let mut statuses = Vec::new();
+//! # for _ in 0..2 {
+//! #     let request = Request::post("/exports?account=7").body(Body::empty())?;
+//! #     statuses.push(app.clone().oneshot(request).await?.status());
+//! # }
+//! # assert_eq!(statuses, [StatusCode::ACCEPTED, StatusCode::CONFLICT]);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Errors in a format of your own
 //!
 //! One function around all layers, scopes and handlers replaces the bodies of all rejections. Status and `Retry-After`
