@@ -75,6 +75,15 @@ impl<K> LockLayer<K> {
     /// Sets how long a request waits for its lock before it is rejected with 409. Defaults to the manager's wait, 5 s.
     /// Zero is [`no_wait`](Self::no_wait).
     ///
+    /// A timeout outside of the layer, such as `TimeoutLayer` of tower-http, includes the wait. One inside begins after it.
+    /// With a wait of 5 s:
+    ///
+    /// | timeout | busy for longer than the wait | busy for 4 s, and the handler takes too long |
+    /// |---|---|---|
+    /// | 3 s, outside | timeout after 3 s, without `Retry-After` | timeout after 3 s, before the handler runs |
+    /// | 10 s, outside | 409 after 5 s | timeout after 10 s: the handler had 6 s |
+    /// | 10 s, inside | 409 after 5 s | timeout after 14 s: the handler had 10 s |
+    ///
     /// # Panics
     ///
     /// Panics if `wait` is longer than 366 days.

@@ -86,7 +86,8 @@ impl LockScopeLayer {
     }
 
     /// Sets how long `Locked` waits before the request is rejected with 409. Defaults to the manager's wait,
-    /// 5 s. Zero is [`no_wait`](Self::no_wait).
+    /// 5 s. Zero is [`no_wait`](Self::no_wait). [`LockLayer::wait`](crate::LockLayer::wait) shows what a timeout outside
+    /// of the scope does. A timeout inside of it includes the wait as well.
     ///
     /// # Panics
     ///
