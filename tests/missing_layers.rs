@@ -15,14 +15,27 @@ use tracing_subscriber::filter::LevelFilter;
 
 #[test]
 fn extractors_without_layer_log_remedy_once() {
+    async fn locked(_: Locked<Extension<LockKey>>) {}
     let app: Router = Router::new()
         .route("/held", get(async |_: Held| ()))
+        .route("/held/{id}", get(async |_: Held| ()))
         .route("/owner", get(async |_: Owner| ()))
         .route("/scope", get(async |_: LockScope| ()))
-        .route("/locked", get(async |_: Locked<Extension<LockKey>>| ()))
+        .route("/locked", get(locked))
+        .route("/locked/{id}", get(locked))
+        .fallback(async |_: Held| ())
         .with_state(LockManager::in_memory());
+    let paths = [
+        "/held",
+        "/held/7",
+        "/owner",
+        "/scope",
+        "/locked",
+        "/locked/7",
+        "/none",
+    ];
     let requests = async {
-        for path in ["/held", "/owner", "/scope", "/locked"].repeat(3) {
+        for path in paths.repeat(3) {
             let request = http::Request::get(path).body(axum::body::Body::empty());
             let response = app.clone().oneshot(request.unwrap()).await.unwrap();
             assert_eq!(response.status(), 500);
@@ -34,14 +47,28 @@ fn extractors_without_layer_log_remedy_once() {
         .unwrap();
     log.record(LevelFilter::TRACE, || runtime.block_on(requests));
     let log = log.text();
-    for (remedy, extractors) in [
-        ("no lock is held for this request", 1),
-        ("or a `Locked` before `Owner`", 1),
-        // `LockScope` and `Locked`.
-        ("add a `LockScopeLayer`", 2),
+    for (extractor, route, remedy) in [
+        ("Held", Some("/held"), "no lock is held for this request"),
+        (
+            "Held",
+            Some("/held/{id}"),
+            "no lock is held for this request",
+        ),
+        ("Held", None, "no lock is held for this request"),
+        ("Owner", Some("/owner"), "or a `Locked` before `Owner`"),
+        ("LockScope", Some("/scope"), "add a `LockScopeLayer`"),
+        ("Locked", Some("/locked"), "add a `LockScopeLayer`"),
+        ("Locked", Some("/locked/{id}"), "add a `LockScopeLayer`"),
     ] {
-        assert_eq!(log.matches(remedy).count(), extractors, "{log}");
+        let extractor = format!("misconfigured extractor=\"{extractor}\" ");
+        let route = route.map_or("problem=".to_owned(), |route| format!("route=\"{route}\" "));
+        let of_route = format!("{extractor}{route}");
+        let mut lines = log.lines().filter(|line| line.contains(&of_route));
+        let line = lines.next().unwrap_or_default();
+        assert!(line.contains(remedy), "{of_route}: {log}");
+        assert_eq!(lines.next(), None, "{of_route}: {log}");
     }
+    assert_eq!(log.matches("misconfigured").count(), paths.len(), "{log}");
 }
 
 #[test]

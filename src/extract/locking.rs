@@ -30,7 +30,7 @@ impl Locking {
         request_info: RequestInfo,
     ) -> Result<Self, LockRejection> {
         let Some(scope) = RequestLocks::scope(extensions) else {
-            return Err(without_scope(request_info));
+            return Err(without_scope(extensions, request_info));
         };
         let owner = RequestLocks::owner(extensions, &locks);
         let owner = owner.unwrap_or_else(|| locks.new_owner());

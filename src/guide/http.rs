@@ -140,8 +140,8 @@
 //!
 //! The lock of a layer is released with the response, and [`Held`](crate::Held) only views it: in a task that continues
 //! after 202, [`is_held`](crate::Held::is_held) returns `false`, and the next request runs beside it. The guard of
-//! [`Locked`](crate::Locked) keeps the lock until the task drops it. The task then watches [`lost`](crate::Held::lost)
-//! itself.
+//! [`Locked`](crate::Locked) keeps the lock until the task drops it, for at most
+//! [`max_hold`](crate::LockScopeLayer::max_hold). The task then watches [`lost`](crate::Held::lost) itself.
 //!
 //! ```
 //! # #[cfg(not(feature = "axum"))]

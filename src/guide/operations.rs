@@ -59,7 +59,7 @@
 //!
 //! | level | message | meaning |
 //! |---|---|---|
-//! | `error` | `lock layer misconfigured`, with the field `problem` | no request to a route has a key, once per layer; or a handler extracts what no layer provides, once per extractor |
+//! | `error` | `lock layer misconfigured`, with the fields `extractor`, `route` and `problem` | no request to a route has a key, or a handler extracts what no layer provides. Once per route of a layer or extractor, on at most 100 routes; once if the requests have no route of axum |
 //! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.mode`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
 //! | `warn` | `lock request dropped without an await`, once per process | `let _guard = locks.acquire(key);` acquires nothing: see [lints](super::testing#lints) |
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
