@@ -64,8 +64,8 @@ pub enum ErrorKind {
     ShuttingDown,
     /// The key is empty, or there are too many. The source is the [`InvalidKey`](crate::InvalidKey).
     InvalidKey,
-    /// The program is wrong: requests through a layer lack what its key contains. The source is
-    /// [`InvalidKey::Setup`](crate::InvalidKey::Setup), and names the remedy.
+    /// The program is wrong: requests through a layer lack what its key contains, or a handler extracts what no layer
+    /// provides. The source names the remedy. For a key, it is [`InvalidKey::Setup`](crate::InvalidKey::Setup).
     InvalidSetup,
     /// No route of the axum router matches the request of a layer that locks by a path parameter.
     NoRoute,
@@ -224,7 +224,7 @@ impl fmt::Display for Error {
             ErrorKind::Lost => "lock was lost",
             ErrorKind::ShuttingDown => "lock manager is shutting down",
             ErrorKind::InvalidKey => "lock key is invalid",
-            ErrorKind::InvalidSetup => "no request through the layer has a key",
+            ErrorKind::InvalidSetup => "no request to this route can be locked",
             ErrorKind::NoRoute => "no route matches the request",
             ErrorKind::BodyTooLarge => "request body is too large",
             ErrorKind::BodyTimeout => "request body is late",

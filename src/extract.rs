@@ -37,7 +37,8 @@ use crate::{Error, LockKeys, LockManager};
 ///
 /// Put a [`LockScopeLayer`](crate::LockScopeLayer) around the route. It keeps the lock until the response is
 /// complete, aborts the handler if the lock is lost, and has the settings of `Locked`. A
-/// [`LockLayer`](crate::LockLayer) does the same.
+/// [`LockLayer`](crate::LockLayer) does the same. A request outside of both is rejected with 500 `lock-misconfigured`
+/// before it acquires a lock: a closure drops its guard before its work, and a streaming body has none.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -79,25 +80,22 @@ use crate::{Error, LockKeys, LockManager};
 /// # }
 /// ```
 ///
-/// # Without a scope
+/// # If a handler does not compile
 ///
-/// `Locked` then has the manager's wait, a renewed lease and no longest hold. The lock is released when the
-/// guard is dropped, and:
+/// If the type inside does not implement [`LockTarget`], the compiler says so at the argument of the handler:
+/// "`Ship` supplies no keys to lock". `String` and `Path<String>` do not: wrap the value in a type of your own, or
+/// supply the keys with [`LockBy`].
 ///
-/// - The handler must be an `async fn`. The `async move` block of a closure captures only what it names, so
-///   `|Locked(value, _guard): Locked<_>| async move { work(value).await }` releases the lock before the work
-///   begins. A closure has to name the guard inside: `async move { let _guard = guard; … }`. Nothing
-///   reports such a release: it looks like that of a handler that drops its guard early.
-/// - A handler whose lock is lost is not aborted: watch [`lost`](crate::Held::lost) of the guard.
-/// - A body that still streams under the lock must contain the guard.
+/// ```compile_fail,E0277
+/// # use axum::Json;
+/// # use serde::Deserialize;
+/// # use tower_lock::Locked;
+/// # #[derive(Deserialize)] struct Ship { order: String }
+/// async fn ship(Locked(Json(ship), guard): Locked<Json<Ship>>) {}
+/// ```
 ///
-/// # If `Handler` is not implemented
+/// For other reasons, the compiler says only that `Handler` is not implemented, at the route:
 ///
-/// The compiler does not name the bound that is missing. `#[axum::debug_handler]`, with axum's feature
-/// `macros`, names it. It is usually one of these:
-///
-/// - The type inside does not implement [`LockTarget`]. `String` and `Path<String>` do not: wrap the value in a
-///   type of your own, or supply the keys with [`LockBy`].
 /// - An extractor that reads the body is not the last argument.
 /// - The state does not supply a [`LockManager`]. Write `.with_state(locks)`, or implement `FromRef` for the
 ///   state.
@@ -107,7 +105,7 @@ use crate::{Error, LockKeys, LockManager};
 /// ```
 /// # use axum::{Json, Router, extract::Path, routing::post};
 /// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 /// # #[derive(Deserialize)] struct Ship { order: String }
 /// impl LockTarget for Ship {
 ///     fn lock_keys(&self) -> LockKeys {
@@ -115,15 +113,17 @@ use crate::{Error, LockKeys, LockManager};
 ///     }
 /// }
 /// async fn ship(Path(shop): Path<String>, Locked(Json(ship), guard): Locked<Json<Ship>>) {}
-/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
+/// # let app: Router<LockManager> = Router::new()
+/// #     .route("/{shop}/ship", post(ship))
+/// #     .layer(LockScopeLayer::new());
 /// ```
 ///
 /// With its extractors in another order, it does not compile, because the body is not last:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// # use axum::{Json, Router, extract::Path, routing::post};
 /// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 /// # #[derive(Deserialize)] struct Ship { order: String }
 /// # impl LockTarget for Ship {
 /// #     fn lock_keys(&self) -> LockKeys {
@@ -131,18 +131,9 @@ use crate::{Error, LockKeys, LockManager};
 /// #     }
 /// # }
 /// async fn ship(Locked(Json(ship), guard): Locked<Json<Ship>>, Path(shop): Path<String>) {}
-/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
-/// ```
-///
-/// Without the `impl LockTarget`, the first one does not compile either:
-///
-/// ```compile_fail
-/// # use axum::{Json, Router, extract::Path, routing::post};
-/// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
-/// # #[derive(Deserialize)] struct Ship { order: String }
-/// async fn ship(Path(shop): Path<String>, Locked(Json(ship), guard): Locked<Json<Ship>>) {}
-/// # let app: Router<LockManager> = Router::new().route("/{shop}/ship", post(ship));
+/// # let app: Router<LockManager> = Router::new()
+/// #     .route("/{shop}/ship", post(ship))
+/// #     .layer(LockScopeLayer::new());
 /// ```
 ///
 /// # A state with other values
@@ -154,7 +145,7 @@ use crate::{Error, LockKeys, LockManager};
 /// use std::sync::Arc;
 ///
 /// use axum::{Router, extract::FromRef, routing::post};
-/// use tower_lock::{LockBy, LockKey, LockKeys, LockManager, LockTarget, Locked};
+/// use tower_lock::{LockBy, LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 ///
 /// struct App {
 ///     locks: LockManager,
@@ -186,6 +177,7 @@ use crate::{Error, LockKeys, LockManager};
 ///
 /// let app: Router = Router::new()
 ///     .route("/transfers", post(transfer))
+///     .layer(LockScopeLayer::new())
 ///     .with_state(AppState(Arc::new(App { locks: LockManager::in_memory() })));
 /// # drop(app);
 /// ```
@@ -194,7 +186,10 @@ use crate::{Error, LockKeys, LockManager};
 ///
 /// If the client disconnects while the request waits, the request leaves the queue, and nothing remains.
 #[must_use = "the lock is released as soon as the guard inside is dropped"]
-pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
+pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard)
+where
+    // Makes the compiler name a type without keys.
+    By: LockBy<T>;
 
 /// A [`Locked`] whose keys are all locked [shared](crate::Acquire::shared), for handlers that only read. The pattern is that
 /// of `Locked`.
@@ -202,7 +197,7 @@ pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
 /// ```
 /// # use axum::{Router, extract::Path, routing::get};
 /// # use serde::Deserialize;
-/// # use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked, LockedShared};
+/// # use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked, LockedShared};
 /// # #[derive(Deserialize)] struct Account { id: String }
 /// impl LockTarget for Account {
 ///     fn lock_keys(&self) -> LockKeys {
@@ -213,11 +208,13 @@ pub struct Locked<T, By = FromTarget>(pub T, pub <By as Guarded>::Guard);
 /// async fn statement(Locked(Path(account), _guard): LockedShared<Path<Account>>) -> String {
 ///     format!("statement of {}", account.id)
 /// }
-/// # let app: Router<LockManager> = Router::new().route("/{id}/statement", get(statement));
+/// # let app: Router<LockManager> = Router::new()
+/// #     .route("/{id}/statement", get(statement))
+/// #     .layer(LockScopeLayer::new());
 /// ```
 pub type LockedShared<T, By = FromTarget> = Locked<T, Shared<By>>;
 
-impl<T, By> Deref for Locked<T, By> {
+impl<T, By: LockBy<T>> Deref for Locked<T, By> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -225,13 +222,13 @@ impl<T, By> Deref for Locked<T, By> {
     }
 }
 
-impl<T, By> DerefMut for Locked<T, By> {
+impl<T, By: LockBy<T>> DerefMut for Locked<T, By> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
     }
 }
 
-impl<T: fmt::Debug, By> fmt::Debug for Locked<T, By> {
+impl<T: fmt::Debug, By: LockBy<T>> fmt::Debug for Locked<T, By> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Locked")
             .field(&self.0)
@@ -251,10 +248,15 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
         let request_info = RequestInfo::in_parts(parts);
-        let locking = Locking::of(&mut parts.extensions, LockManager::from_ref(state));
+        let locking = Locking::of(
+            &mut parts.extensions,
+            LockManager::from_ref(state),
+            request_info,
+        );
+        let locking = locking.map_err(LockedRejection::Lock)?;
         let inner = T::from_request_parts(parts, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = locking.lock(By::lock_keys(&inner), request_info).await;
+        let guard = locking.lock(By::lock_keys(&inner)).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
@@ -270,10 +272,15 @@ where
 
     async fn from_request(mut request: Request, state: &S) -> Result<Self, Self::Rejection> {
         let request_info = RequestInfo::in_request(&request);
-        let locking = Locking::of(request.extensions_mut(), LockManager::from_ref(state));
+        let locking = Locking::of(
+            request.extensions_mut(),
+            LockManager::from_ref(state),
+            request_info,
+        );
+        let locking = locking.map_err(LockedRejection::Lock)?;
         let inner = T::from_request(request, state).await;
         let inner = inner.map_err(LockedRejection::Inner)?;
-        let guard = locking.lock(By::lock_keys(&inner), request_info).await;
+        let guard = locking.lock(By::lock_keys(&inner)).await;
         Ok(Self(inner, guard.map_err(LockedRejection::Lock)?))
     }
 }
@@ -284,7 +291,7 @@ where
 pub enum LockedRejection<R> {
     /// The extractor inside rejected the request. Nothing was locked.
     Inner(R),
-    /// The lock was not acquired.
+    /// The lock was not acquired, or the request has no scope.
     Lock(LockRejection),
 }
 
@@ -321,10 +328,13 @@ impl IntoResponse for LockRejection {
     }
 }
 
-/// The response of [`LockRejection`]: a handler may return this error with `?`.
+/// A handler may return this error with `?`. The response has the status of a [`LockRejection`], the problem type
+/// `lock-failed-in-handler` and no `Retry-After`, because the handler may have done a part of its work.
+///
+/// A handler that has not worked yet can return `LockRejection::from(error)`, so that its client sends the request again.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        LockRejection::from(self).into_response()
+        LockRejection::in_handler(self).into_response()
     }
 }
 

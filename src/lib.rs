@@ -115,7 +115,6 @@
 //! - prevent two holders after a crash, a failover or an eviction that loses a lease. Until the loss of the first is
 //!   reported, two owners can hold the key. Let the storage check the [fencing token](guide::fencing);
 //! - stop a handler that does not await. It is dropped at its next await at the earliest;
-//! - stop a handler with [`Locked`] outside of a layer or a [`LockScopeLayer`]. Let it watch [`lost`](Held::lost);
 //! - replace a transaction. A handler that is dropped leaves its work half done.
 //!
 //! # How it works
@@ -137,7 +136,7 @@
 //! | situation | status | `Retry-After` | problem type |
 //! |---|---|---|---|
 //! | another owner held the lock for the whole wait | 409, or [as set](LockLayer::status) | yes | `resource-busy` |
-//! | all [permits](LockLayer::permits) were held for the whole wait | 429, or [as set](LockLayer::status) | yes | `permits-exhausted` |
+//! | no [permit](LockLayer::permits) was free for the whole wait | 429, or [as set](LockLayer::status) | yes | `permits-exhausted` |
 //! | too many waiters for this key | 429 | yes | `too-many-waiters` |
 //! | too many waiters in this manager | 503 | yes | `lock-overload` |
 //! | the backend is unavailable | 503 | yes, unless it rejects this service | `lock-unavailable` |
@@ -146,12 +145,13 @@
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
 //! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
-//! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
+//! | the program is wrong: no request to the route has a key, or [`Locked`] has no scope | 500 | no | `lock-misconfigured` |
 //! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] or while the request waits | 413, 408 or 400 | no | `about:blank` |
 //! | the key in the backend holds other data, or the owner holds it in another mode | 500 | no | `lock-key-conflict` |
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
 //! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
+//! | the handler returned an [`Error`] | that of its kind | no | `lock-failed-in-handler` |
 //!
 //! The response is `application/problem+json` (RFC 9457), plain text for clients that accept only text, and a
 //! status in the trailers for gRPC. It never contains the key. [`LockLayer::on_reject`] replaces it, and

@@ -11,7 +11,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tower_lock::{
-    Held, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
+    Held, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer, LockTarget,
+    Locked,
 };
 
 use crate::bank::{Account, Bank, BankError, CUSTOMERS};
@@ -143,7 +144,8 @@ async fn transfer(
 async fn statement(State(App { bank, locks }): State<App>) -> Result<Json<Vec<Account>>, Response> {
     let accounts = CUSTOMERS.map(|name| LockKey::from_parts(["account", name]));
     let guard = locks.acquire(accounts).shared().wait(WAIT).await;
-    let _guard = guard.map_err(IntoResponse::into_response)?;
+    // Nothing is done yet, so the client may send the request again.
+    let _guard = guard.map_err(|error| LockRejection::from(error).into_response())?;
     unlocked_statement(State(bank))
         .await
         .map_err(IntoResponse::into_response)

@@ -7,6 +7,7 @@ use std::task::{Poll, ready};
 use http::Extensions;
 use tokio::time::Instant;
 
+use super::missing::without_scope;
 use crate::layer::{LockRejection, RequestInfo, RequestLocks};
 use crate::{LockGuard, LockKeys, LockManager, LockScope, Owner};
 
@@ -14,34 +15,38 @@ use crate::{LockGuard, LockKeys, LockManager, LockScope, Owner};
 pub(super) struct Locking {
     locks: LockManager,
     owner: Owner,
-    scope: Option<LockScope>,
+    scope: LockScope,
     /// Has the body of the request.
     unread: Option<LockScope>,
+    request_info: RequestInfo,
 }
 
 impl Locking {
-    /// The owner is that of the request from now on.
-    pub(super) fn of(extensions: &mut Extensions, locks: LockManager) -> Self {
+    /// The owner is that of the request from now on. A request without a scope is rejected: a closure or a streaming body
+    /// would release the lock before its work.
+    pub(super) fn of(
+        extensions: &mut Extensions,
+        locks: LockManager,
+        request_info: RequestInfo,
+    ) -> Result<Self, LockRejection> {
+        let Some(scope) = RequestLocks::scope(extensions) else {
+            return Err(without_scope(extensions, request_info));
+        };
         let owner = RequestLocks::owner(extensions, &locks);
         let owner = owner.unwrap_or_else(|| locks.new_owner());
         RequestLocks::set_owner(extensions, owner);
-        let scope = RequestLocks::scope(extensions);
-        Self {
+        Ok(Self {
             locks,
             owner,
             scope,
             unread: RequestLocks::unread(extensions),
-        }
+            request_info,
+        })
     }
 
-    pub(super) async fn lock(
-        self,
-        keys: LockKeys,
-        request_info: RequestInfo,
-    ) -> Result<LockGuard, LockRejection> {
+    pub(super) async fn lock(self, keys: LockKeys) -> Result<LockGuard, LockRejection> {
         let since = Instant::now();
-        let settings = self.scope.as_ref().and_then(LockScope::settings);
-        let acquire = match settings {
+        let acquire = match self.scope.settings() {
             Some(settings) => settings.acquire_in_scope(&self.locks, keys, self.owner),
             None => self.locks.acquire(keys).owner(self.owner),
         };
@@ -55,13 +60,11 @@ impl Locking {
         })
         .await;
         let mut guard = acquired.map_err(|error| {
-            LockRejection::new(error, request_info, Some(since.elapsed()))
+            LockRejection::new(error, self.request_info, Some(since.elapsed()))
                 .with_queue_position(acquire.queue_position())
         })?;
         // Until here, a guard that is dropped is released.
-        if let Some(scope) = &self.scope {
-            scope.lend(&mut guard);
-        }
+        self.scope.lend(&mut guard);
         Ok(guard)
     }
 }

@@ -14,7 +14,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Held {
     type Rejection = HeldRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        parts.extensions.get().cloned().ok_or(HeldRejection::new())
+        let held = parts.extensions.get().cloned();
+        held.ok_or_else(|| HeldRejection::new(&parts.extensions))
     }
 }
 
@@ -36,7 +37,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
     type Rejection = OwnerRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        RequestLocks::last_owner(&parts.extensions).ok_or(OwnerRejection::new())
+        let owner = RequestLocks::last_owner(&parts.extensions);
+        owner.ok_or_else(|| OwnerRejection::new(&parts.extensions))
     }
 }
 
@@ -53,7 +55,8 @@ impl<S: Send + Sync> FromRequestParts<S> for LockScope {
     type Rejection = LockScopeRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Self::of(&parts.extensions).ok_or(LockScopeRejection::new())
+        let scope = Self::of(&parts.extensions);
+        scope.ok_or_else(|| LockScopeRejection::new(&parts.extensions))
     }
 }
 

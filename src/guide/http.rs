@@ -15,7 +15,7 @@
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
 //! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
-//! | the program is wrong: no request to the route has a key | 500 | no | `lock-misconfigured` |
+//! | the program is wrong: no request to the route has a key, or [`Locked`](crate::Locked) has no scope | 500 | no | `lock-misconfigured` |
 //! | [`read_body_first`](crate::LockLayer::read_body_first): the body is larger than its limit | 413 | no | `about:blank` |
 //! | `read_body_first`: the body is incomplete at its deadline | 408 | no | `about:blank` |
 //! | the body ends with an error, while `read_body_first` reads it or the request waits | 400, or 413 above the limit of a layer outside | no | `about:blank` |
@@ -23,6 +23,7 @@
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
 //! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
+//! | the handler returned an [`Error`](crate::Error) | that of its kind: 409, 423, 429, 500 or 503 | no | `lock-failed-in-handler` |
 //!
 //! A wait that is shorter than a round trip to the backend ends as 503, because the state of the lock is unknown by
 //! then.
@@ -82,7 +83,7 @@
 //!
 //! A [`LockScopeLayer`](crate::LockScopeLayer) has the settings of the wait, the lease, the hold, the status, the loss and
 //! the rejection. They apply to [`Locked`](crate::Locked), and so do those of a `LockLayer` around the handler. Without
-//! either, `Locked` uses the defaults of the manager.
+//! either, a request with `Locked` is rejected with 500 before it acquires a lock.
 //!
 //! # Layer, extractor or scope
 //!
@@ -93,8 +94,161 @@
 //! | the same, and the handler only reads | [`LockedShared`](crate::LockedShared) in place of `Locked` |
 //! | a look-up in the handler | [`acquire`](crate::LockManager::acquire), and [`LockScope::keep`](crate::LockScope::keep) |
 //!
-//! A scope keeps the locks until the response is complete, and aborts the handler if one is lost. Without a layer or a
-//! scope, the locks of `Locked` are released when the guard is dropped, and a handler whose lock is lost continues.
+//! A handler returns an [`Error`](crate::Error) with `?`. It may have worked before, so the response is
+//! `lock-failed-in-handler`: it promises nothing, and has no `Retry-After`. A handler that has only read can return a
+//! [`LockRejection`](crate::LockRejection) in its place, which is the response of a layer:
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Router, body::Body, extract::State, http::{Request, StatusCode}, routing::post};
+//! use tower::ServiceExt;
+//! use tower_lock::{Error, LockManager, LockRejection};
+//!
+//! async fn first(State(locks): State<LockManager>) -> Result<&'static str, LockRejection> {
+//!     let _guard = locks.acquire("month").no_wait().await?;
+//!     Ok("closed")
+//! }
+//!
+//! async fn last(State(locks): State<LockManager>) -> Result<&'static str, Error> {
+//!     // Here, it sends a message.
+//!     let _guard = locks.acquire("month").no_wait().await?;
+//!     Ok("sent and closed")
+//! }
+//!
+//! let locks = LockManager::in_memory();
+//! let _job = locks.acquire("month").await?;
+//! let app: Router = Router::new()
+//!     .route("/first", post(first))
+//!     .route("/last", post(last))
+//!     .with_state(locks);
+//! for (path, is_retried) in [("/first", true), ("/last", false)] {
+//!     let response = app.clone().oneshot(Request::post(path).body(Body::empty())?).await?;
+//!     assert_eq!(response.status(), StatusCode::CONFLICT);
+//!     assert_eq!(response.headers().contains_key("retry-after"), is_retried);
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! ```
+//!
+//! A scope keeps the locks until the response is complete, and aborts the handler if one is lost.
+//!
+//! # Work after the response
+//!
+//! The lock of a layer is released with the response, and [`Held`](crate::Held) only views it: in a task that continues
+//! after 202, [`is_held`](crate::Held::is_held) returns `false`, and the next request runs beside it. The guard of
+//! [`Locked`](crate::Locked) keeps the lock until the task drops it, for at most
+//! [`max_hold`](crate::LockScopeLayer::max_hold). The task then watches [`lost`](crate::Held::lost) itself.
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use axum::{Router, body::Body, http::Request, routing::post};
+//! # use tower::ServiceExt;
+//! use std::time::Duration;
+//!
+//! use axum::extract::Query;
+//! use axum::http::StatusCode;
+//! use serde::Deserialize;
+//! use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
+//!
+//! #[derive(Deserialize)]
+//! struct Export {
+//!     account: String,
+//! }
+//!
+//! impl LockTarget for Export {
+//!     fn lock_keys(&self) -> LockKeys {
+//!         LockKey::from_parts(["account", &self.account]).into()
+//!     }
+//! }
+//!
+//! async fn export(Locked(Query(export), guard): Locked<Query<Export>>) -> StatusCode {
+//!     tokio::spawn(async move {
+//!         let work = tokio::time::sleep(Duration::from_secs(20));
+//!         tokio::select! {
+//!             () = work => println!("exported {}", export.account),
+//!             () = guard.lost() => println!("the lock is lost"),
+//!         }
+//!     });
+//!     StatusCode::ACCEPTED
+//! }
+//!
+//! let scope = LockScopeLayer::new().no_wait();
+//! let locks = LockManager::in_memory();
+//! let app: Router = Router::new().route("/exports", post(export)).layer(scope).with_state(locks);
+//! # let mut statuses = Vec::new();
+//! # for _ in 0..2 {
+//! #     let request = Request::post("/exports?account=7").body(Body::empty())?;
+//! #     statuses.push(app.clone().oneshot(request).await?.status());
+//! # }
+//! # assert_eq!(statuses, [StatusCode::ACCEPTED, StatusCode::CONFLICT]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Errors in a format of your own
+//!
+//! One function around all layers, scopes and handlers replaces the bodies of all rejections. Status and `Retry-After`
+//! remain. A layer has [`on_reject`](crate::LockLayer::on_reject) for its own.
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::body::Body;
+//! use axum::extract::State;
+//! use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+//! use axum::http::{HeaderValue, Request, StatusCode};
+//! use axum::response::Response;
+//! use axum::routing::put;
+//! use axum::{Router, middleware};
+//! use tower::ServiceExt;
+//! use tower_lock::{Error, LockKey, LockLayer, LockManager, LockRejection};
+//!
+//! async fn in_company_format(response: Response) -> Response {
+//!     let Some(rejection) = response.extensions().get::<LockRejection>() else {
+//!         return response;
+//!     };
+//!     let body = serde_json::json!({ "error": rejection.problem_type() }).to_string();
+//!     let (mut head, _) = response.into_parts();
+//!     head.headers.remove(CONTENT_LENGTH);
+//!     head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+//!     Response::from_parts(head, Body::from(body))
+//! }
+//!
+//! async fn close(State(locks): State<LockManager>) -> Result<(), Error> {
+//!     locks.acquire("month").no_wait().await.map(drop)
+//! }
+//!
+//! let locks = LockManager::in_memory();
+//! let app: Router = Router::new()
+//!     .route("/orders/{id}", put(async || ()))
+//!     .layer(LockLayer::by_path(locks.clone()).no_wait())
+//!     .route("/close", put(close))
+//!     .layer(middleware::map_response(in_company_format))
+//!     .with_state(locks.clone());
+//!
+//! let _job = locks.acquire([LockKey::from_path("/orders/42"), LockKey::new("month")]).await?;
+//! for (path, can_retry) in [("/orders/42", true), ("/close", false)] {
+//!     let response = app.clone().oneshot(Request::put(path).body(Body::empty())?).await?;
+//!     assert_eq!(response.status(), StatusCode::CONFLICT);
+//!     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+//!     assert_eq!(response.headers().contains_key("retry-after"), can_retry);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A service that also has gRPC routes leaves out the responses with the header `grpc-status`.
 //!
 //! # Clients that are not trusted
 //!
@@ -234,6 +388,7 @@
 //! # Advice for clients
 //!
 //! - After 409, 429 or 503 with `Retry-After`: retry after that time. The request did not run.
+//! - After `lock-failed-in-handler`, with any status: the request may have run in part. Read the resource before you retry.
 //! - After 500 `lock-lost`: the request may have run in part. Read the resource before you retry.
 //! - After 408: the request did not run. Send it again, with its body at once.
 //! - After 400, 413 or another 500: a retry does not help.

@@ -32,7 +32,7 @@
 //! use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
 //! use serde::Deserialize;
 //! use tower::ServiceExt;
-//! use tower_lock::{LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked};
+//! use tower_lock::{LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked};
 //!
 //! #[derive(Deserialize)]
 //! struct Transfer {
@@ -57,7 +57,7 @@
 //! let close = LockLayer::by_path_param(locks.clone(), "account");
 //! let app: Router = Router::new()
 //!     .route("/accounts/{account}/close", post(async || "closed").route_layer(close))
-//!     .route("/transfers", post(transfer))
+//!     .route("/transfers", post(transfer).route_layer(LockScopeLayer::new()))
 //!     .with_state(locks.clone());
 //!
 //! // A job holds the lock of one account. Both routes are busy.
@@ -117,7 +117,7 @@
 //! use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
 //! use serde::Deserialize;
 //! use tower::ServiceExt;
-//! use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+//! use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 //!
 //! #[derive(Deserialize)]
 //! struct Transfer {
@@ -140,7 +140,10 @@
 //!     StatusCode::OK
 //! }
 //!
-//! let app: Router = Router::new().route("/transfers", post(transfer)).with_state(LockManager::in_memory());
+//! let app: Router = Router::new()
+//!     .route("/transfers", post(transfer))
+//!     .layer(LockScopeLayer::new())
+//!     .with_state(LockManager::in_memory());
 //! let to_itself = Request::post("/transfers")
 //!     .header("content-type", "application/json")
 //!     .body(Body::from(r#"{"from": "alice", "to": "alice"}"#))?;
@@ -163,7 +166,7 @@
 //! use axum::{Json, Router, body::Body, http::{Request, StatusCode}, routing::post};
 //! use serde::Deserialize;
 //! use tower::ServiceExt;
-//! use tower_lock::{LockKey, LockKeys, LockManager, LockTarget, Locked};
+//! use tower_lock::{LockKey, LockKeys, LockManager, LockScopeLayer, LockTarget, Locked};
 //!
 //! /// The body as a client sends it.
 //! #[derive(Deserialize)]
@@ -200,7 +203,10 @@
 //! }
 //!
 //! let locks = LockManager::in_memory();
-//! let app: Router = Router::new().route("/payments", post(pay)).with_state(locks.clone());
+//! let app: Router = Router::new()
+//!     .route("/payments", post(pay))
+//!     .layer(LockScopeLayer::new())
+//!     .with_state(locks.clone());
 //! // The account is locked, and the invalid payment does not wait for it.
 //! let _held = locks.acquire(LockKey::from_parts(["account", "alice"])).await?;
 //! let invalid = Request::post("/payments")

@@ -56,8 +56,8 @@
 //!
 //! # lock-misconfigured
 //!
-//! Status 500. The server requires a part of the request that its own routes or layers never provide. Nothing was
-//! done. The log of the server names the layer and the remedy.
+//! Status 500. The server requires a part of the request that its own routes or layers never provide, or its handler
+//! locks with [`Locked`](crate::Locked) outside of a [`LockScopeLayer`](crate::LockScopeLayer). Nothing was done. The log of the server names the layer and the remedy.
 //!
 //! # lock-key-conflict
 //!
@@ -65,14 +65,13 @@
 //!
 //! - The store has something else under the name of this lock. Nothing was done. An operator must choose another prefix
 //!   or remove the foreign key.
-//! - The request holds the lock [shared](super::shared) and the server asked for a permit of it, or the reverse. The
-//!   request may be half done, and a retry fails as well. The server must release the first one before, or use one
-//!   mode.
+//! - The request holds the lock [shared](super::shared) and the server asked for a permit of it, or the reverse. Nothing
+//!   was done, and a retry fails as well. The server must release the first one before, or use one mode.
 //!
 //! # lock-reentrancy
 //!
-//! Status 500. The handler acquired the same lock too many times:
-//! [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times at once. The request may be half done.
+//! Status 500. The request acquired the same lock too many times:
+//! [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times at once. Nothing was done.
 //!
 //! # lock-upgrade
 //!
@@ -82,5 +81,12 @@
 //!
 //! # lock-option-invalid
 //!
-//! Status 500. The server acquired a lock with a setting out of bounds, or with a mode that its store does not support. If
-//! its handler did so, the request may be half done. The log of the server names the setting.
+//! Status 500. A layer of the server acquired a lock with a setting out of bounds, or with a mode that its store does not
+//! support. The log of the server names the setting.
+//!
+//! # lock-failed-in-handler
+//!
+//! Status 409, 423, 429, 500 or 503, as without a handler. The handler of the request acquired a lock of its own, or used
+//! one, and failed. The request may be half done. Read the state of the resource before you send the request again. There
+//! is no `Retry-After`, because the server does not know what its handler has done. A handler that has done nothing can
+//! respond as a layer does: see [`http`](super::http#layer-extractor-or-scope).

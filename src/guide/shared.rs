@@ -129,7 +129,8 @@
 //! | a mode that the backend does not have | 500 | `lock-option-invalid` |
 //!
 //! [`Error::is_busy`](crate::Error::is_busy) is `true` for the first two. `Retry-After` of 429 is the time until a
-//! permit may be free: when the first lease expires, or when those that wait have had their turn, a second each.
+//! permit may be free: when the first lease expires, or when those that wait have had their turn, a second each. A
+//! request that holds the key in another mode is expected to hold it as long again as it has.
 //!
 //! # Loss and expiry
 //!

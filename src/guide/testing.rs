@@ -67,6 +67,20 @@
 //! # }
 //! ```
 //!
+//! # Lints
+//!
+//! [`Acquire`](crate::Acquire) and [`LockGuard`](crate::LockGuard) are `#[must_use]`, and an assignment hides that. Two
+//! lints of clippy find `let _`:
+//!
+//! ```toml
+//! [lints.clippy]
+//! let_underscore_must_use = "deny" # `let _ = locks.acquire(key).await?` releases the lock at once
+//! let_underscore_future = "deny"   # `let _ = locks.acquire(key).run(work)` does nothing
+//! ```
+//!
+//! No lint finds `let _guard = locks.acquire(key);`, which acquires nothing. The first `Acquire` of a process that is
+//! dropped without an await logs a warning, with the feature `tracing`.
+//!
 //! # The examples
 //!
 //! ```sh

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
 use http::header::{CACHE_CONTROL, HeaderValue};
+use http::{Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
@@ -44,7 +44,13 @@ impl Options {
         };
         let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
         response.extensions_mut().insert(rejection.clone());
+        // A fresh response is a success, which the request was not. A response to gRPC states its status in a header.
+        let is_fresh = response.status() == StatusCode::OK;
+        if is_fresh && !response.headers().contains_key("grpc-status") {
+            *response.status_mut() = rejection.status();
+        }
         let headers = response.headers_mut();
+        rejection.put_retry_after(headers);
         confirm_wait(headers, applied_wait);
         let no_store = HeaderValue::from_static("no-store");
         headers.entry(CACHE_CONTROL).or_insert(no_store);

@@ -1,5 +1,6 @@
 //! The request for a lock, and its options.
 
+mod awaited;
 mod future;
 
 use std::fmt;
@@ -7,6 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::awaited::Awaited;
 use super::engine::Engine;
 use super::held::Held;
 use crate::observe::Name;
@@ -59,6 +61,12 @@ pub use future::AcquireFuture;
 /// # }
 /// ```
 ///
+/// # Without an await
+///
+/// `let _guard = locks.acquire(key);` acquires nothing, and compiles. The first `Acquire` of a process that is dropped
+/// without an await logs a warning. One that is cloned is exempt. [`guide::testing`](crate::guide::testing#lints) has the
+/// lints for similar mistakes.
+///
 /// # Cancel safety
 ///
 /// If dropped, the acquire leaves the queue at once, and a lease that a command in flight may still
@@ -78,6 +86,7 @@ pub struct Acquire {
     /// The limit of permits, if the acquire asks for those in place of locks. The first poll checks it, and rejects what
     /// a `u16` cannot hold as its largest number.
     permits: Option<u16>,
+    awaited: Awaited,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +116,7 @@ impl Acquire {
             owner: None,
             name: Name::NONE,
             permits: None,
+            awaited: Awaited::default(),
         }
     }
 
@@ -206,7 +216,7 @@ impl Acquire {
     }
 
     /// Sets the name under which metrics and events report this acquire, like
-    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none.
+    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none. It is no part of the key.
     ///
     /// Metrics have the name as the label `layer`. Each name creates about 120 time series, so the names must not
     /// depend on the request. A manager distinguishes 32 names, and reports further ones as `other`.

@@ -100,7 +100,8 @@ fn is_behind(engine: &Engine, key: &LockKey, claim: &Claim, now: Moment) -> bool
 }
 
 /// Returns the error of a rejected acquire. A permit is free when the first lease ends, or when a holder releases it: each
-/// is assumed to hold it for a second, and the waiters of this process are first.
+/// is assumed to hold it for a second, and the waiters of this process are first. A lock of this process in another mode
+/// has its own estimate.
 pub(super) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Error) -> Error {
     let Some(limit) = claim.terms.limit else {
         return error;
@@ -113,6 +114,10 @@ pub(super) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Er
     let waiters = u32::try_from(engine.permit_waiters(key)).unwrap_or(u32::MAX);
     let turn = PERMIT_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
     let turn = error.lease_left().map_or(turn, |left| left.min(turn));
+    let now = Moment::now();
+    let excludes = |lane: &Lane| lane.free_at(now).since(now);
+    let lock = engine.lanes.inspect(key.stored(), excludes);
+    let turn = turn.max(lock.unwrap_or_default());
     error.into_kind(kind).with_retry_after(turn)
 }
 

@@ -13,7 +13,9 @@ use crate::{FencingToken, LockKey, Owner};
 /// A read-only view of a held lock, which the layer passes to handlers.
 ///
 /// A view does not extend the hold: after the guard is dropped, [`is_held`](Held::is_held) returns
-/// `false` and [`hold_count`](Held::hold_count) returns 0.
+/// `false` and [`hold_count`](Held::hold_count) returns 0. A task that a handler starts can outlive the response, and the
+/// lock with it: move a [`LockGuard`](crate::LockGuard) into the task, as
+/// [`guide::http`](crate::guide::http#work-after-the-response) shows.
 #[derive(Clone)]
 pub struct Held {
     pub(super) grants: Grants,

@@ -1,9 +1,74 @@
-use std::fmt::Display;
+//! Reports of mistakes of the program.
 
-/// Reports that no request through a layer can have a key. The problem includes its remedy.
-pub(crate) fn misconfigured(extractor: &'static str, problem: &impl Display) {
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
+
+/// The most routes on which one mistake is logged.
+const MOST_ROUTES: usize = 100;
+
+/// A mistake that each request to a route repeats: no request through a layer can have a key, or a handler extracts what
+/// no layer provides. It is logged once per route, or once if the requests have none.
+pub(crate) struct Mistake {
+    #[cfg_attr(
+        not(feature = "tracing"),
+        expect(dead_code, reason = "only events have it")
+    )]
+    extractor: &'static str,
+    routes: Mutex<BTreeSet<String>>,
+}
+
+impl Mistake {
+    pub(crate) const fn of(extractor: &'static str) -> Self {
+        Self {
+            extractor,
+            routes: Mutex::new(BTreeSet::new()),
+        }
+    }
+
+    /// Reports a request. The problem includes its remedy.
+    pub(crate) fn report(&self, route: Option<&str>, problem: &impl Display) {
+        if !self.is_new(route.unwrap_or_default()) {
+            return;
+        }
+        #[cfg(feature = "tracing")]
+        tracing::error!(extractor = self.extractor, route, %problem, "lock layer misconfigured");
+        #[cfg(not(feature = "tracing"))]
+        let _unused_without_features = problem;
+    }
+
+    fn is_new(&self, route: &str) -> bool {
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        routes.len() < MOST_ROUTES && !routes.contains(route) && routes.insert(route.to_owned())
+    }
+}
+
+/// Reports the first request for a lock that the program has dropped without an await.
+pub(crate) fn not_awaited() {
     #[cfg(feature = "tracing")]
-    tracing::error!(extractor, %problem, "lock layer misconfigured");
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (extractor, problem);
+    {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+        if !IS_LOGGED.swap(true, Ordering::Relaxed) {
+            tracing::warn!("lock request dropped without an await");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistake_is_logged_on_bounded_routes() {
+        let mistake = Mistake::of("Held");
+        for route in 0..2 * MOST_ROUTES {
+            let route = format!("/{route}");
+            let logged = [mistake.is_new(&route), mistake.is_new(&route)];
+            assert!(!logged[1], "{route}");
+        }
+        let routes = mistake.routes.into_inner().expect("no panic");
+        assert_eq!(routes.len(), MOST_ROUTES);
+    }
 }

@@ -47,7 +47,7 @@ pub(crate) use acquired::not_provided;
 pub(crate) use force_released::force_released;
 pub(crate) use held::{GrantInfo, granted, released};
 pub(crate) use lost::{Loss, lost};
-pub(crate) use misconfigured::misconfigured;
+pub(crate) use misconfigured::{Mistake, not_awaited};
 pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
 #[cfg(feature = "redis")]
 pub(crate) use queue::{confirmed, passed_over, transferred};

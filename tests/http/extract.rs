@@ -12,8 +12,8 @@ use serde::Deserialize;
 use static_assertions::assert_impl_all;
 use tower::ServiceExt;
 use tower_lock::{
-    Held, HeldRejection, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockTarget,
-    Locked, LockedRejection, Owner, OwnerRejection,
+    Held, HeldRejection, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer,
+    LockScopeRejection, LockTarget, Locked, LockedRejection, Owner, OwnerRejection,
 };
 
 use crate::served::until;
@@ -71,6 +71,7 @@ fn app(locks: &LockManager) -> Router {
             get(async |locked: Locked<Extension<Transfer>>| show(&locked.1)),
         )
         .layer(middleware::from_fn(add_transfer))
+        .layer(LockScopeLayer::new())
         .with_state(locks.clone())
 }
 
@@ -214,6 +215,7 @@ async fn manager_can_be_part_of_state() {
             "/",
             get(async |locked: Locked<Query<Transfer>>| show(&locked.1)),
         )
+        .layer(LockScopeLayer::new())
         .with_state(State { locks });
     let answered = answer(&app, get_request("/?from=7&to=8")).await;
     assert_eq!(answered, ok("account:7 account:8"));
@@ -253,11 +255,46 @@ async fn acquire_in_handler_with_owner_re_enters() {
             .await
             .unwrap();
         assert!(inner.acquire(account("7")).no_wait().await.is_err());
-        drop(guard);
+        guard.release().await.unwrap();
         again.hold_count().to_string()
     };
-    let app = Router::new().route("/", get(handler)).with_state(locks);
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(LockScopeLayer::new())
+        .with_state(locks);
     assert_eq!(answer(&app, get_request("/?from=7&to=8")).await, ok("1"));
+}
+
+/// A closure that does not name its guard, and a body that streams, would release the lock before their work.
+#[tokio::test]
+async fn locked_without_scope_is_500_before_acquire() {
+    async fn unlocked() -> Body {
+        panic!("the handler runs without its lock")
+    }
+    let locks = LockManager::in_memory();
+    // An acquire would wait for it, with 409.
+    let _guard = locks.acquire([account("7"), account("8")]).await.unwrap();
+    let app: Router = Router::new()
+        .route(
+            "/closure",
+            get(|Locked(_, _guard): Locked<Query<Transfer>>| unlocked()),
+        )
+        .route(
+            "/body",
+            post(async |_: Locked<Json<Transfer>>| unlocked().await),
+        )
+        .with_state(locks.clone());
+    let body = Request::post("/body").body(Body::from("{}")).unwrap();
+    for request in [get_request("/closure?from=7&to=8"), body] {
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let rejection: &LockRejection = response.extensions().get().unwrap();
+        assert!(rejection.problem_type().ends_with("lock-misconfigured"));
+        let remedy = rejection.error().source().unwrap();
+        assert!(remedy.downcast_ref::<LockScopeRejection>().is_some());
+        let remedy = remedy.to_string();
+        assert!(remedy.contains("add a `LockScopeLayer`"), "{remedy}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use axum::extract::{FromRef, Path};
 use axum::routing::post;
 use http::{Request, StatusCode};
 use tower::ServiceExt;
-use tower_lock::{LockBy, LockKey, LockKeys, LockManager, Locked};
+use tower_lock::{LockBy, LockKey, LockKeys, LockManager, LockScopeLayer, Locked};
 
 type OrderPath = Path<(String, u64)>;
 
@@ -52,6 +52,7 @@ async fn locked_with_marker_holds_supplied_keys() {
     let app = Router::new()
         .route("/{shop}/{order}", post(by_path))
         .route("/body", post(by_body))
+        .layer(LockScopeLayer::new())
         .with_state(State(locks.clone()));
     for (path, key) in [
         ("/berlin/7", ["order", "berlin", "7"]),

@@ -139,6 +139,27 @@ fn wrong_program_is_500_logged_once_and_counted() {
     }
 }
 
+#[test]
+fn each_wrong_route_of_layer_is_logged_once() {
+    let layer = LockLayer::by_path_param(LockManager::in_memory(), "id");
+    let router = Router::new()
+        .route("/orders/{order}", get(unlocked).post(unlocked))
+        .route("/shops/{shop}", get(unlocked).post(unlocked))
+        .layer(layer);
+    let log = logged(|| {
+        block_on(async {
+            for path in ["/orders/7", "/orders/8", "/shops/7"].repeat(2) {
+                let (status, ..) = send(&router, path).await;
+                assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{path}");
+            }
+        });
+    });
+    for route in ["/orders/{order}", "/shops/{shop}"] {
+        let route = format!("route=\"{route}\"");
+        assert_eq!(log.matches(&route).count(), 1, "{log}");
+    }
+}
+
 /// The layer rejects nothing, and still reports the mistake.
 #[test]
 fn observe_only_runs_wrong_program_and_logs_it_once() {

@@ -145,6 +145,26 @@ async fn retry_after_is_at_most_first_lease() {
     }
 }
 
+/// An export has held the key shared for 15 s, and no permit is held.
+#[tokio::test(start_paused = true)]
+async fn retry_after_of_permit_is_age_of_shared_lock() {
+    let locks = LockManager::in_memory();
+    let key = LockKey::from_parts(["x-tenant", "a"]);
+    let _export = locks.acquire(&key).shared().await.unwrap();
+    sleep(Duration::from_secs(15)).await;
+    for (status, headers) in rejections(&locks).await {
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        // Less up to a fifth.
+        let seconds: u64 = headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((12..=16).contains(&seconds), "{seconds}");
+    }
+    let error = locks.acquire(&key).permits(2).no_wait().await.unwrap_err();
+    assert!(error.retry_after().unwrap() >= Duration::from_secs(15));
+    assert_eq!(error.to_string(), "no permit of the lock is free");
+    let response = LockRejection::from(error).to_response();
+    assert!(response.body().contains("or one that excludes them"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn limit_is_that_of_request() {
     let limit_of = |request: &http::request::Parts| match request.headers.get("x-limit") {
@@ -223,6 +243,7 @@ async fn handlers_that_read_share_their_locks() {
     let locks = LockManager::in_memory();
     let app = Router::new()
         .route("/{id}", get(read))
+        .layer(LockScopeLayer::new())
         .with_state(locks.clone());
     let start = tokio::time::Instant::now();
     let requests = (0..5).map(|_| {

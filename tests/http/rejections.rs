@@ -399,9 +399,45 @@ async fn on_reject_replaces_response_and_keeps_reason() {
     let answer = answer(&layer, post("/secret")).await;
     assert_eq!(answer.status, StatusCode::IM_A_TEAPOT);
     assert_eq!(answer.header("x-mine"), Some("1"));
-    assert_eq!(answer.header("retry-after"), None);
+    assert!(answer.header("retry-after").is_some());
     assert_eq!(answer.body, "mine");
     assert_eq!(answer.rejection.status(), StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn on_reject_cannot_lose_status_or_retry_after() {
+    fn empty(_: LockRejection) -> Response<String> {
+        Response::new("mine".to_owned())
+    }
+    fn set(_: LockRejection) -> Response<String> {
+        let response = Response::builder().status(StatusCode::ACCEPTED);
+        let response = response.header("retry-after", "77");
+        let response = response.header("grpc-retry-pushback-ms", "77");
+        response.body(String::new()).unwrap()
+    }
+    let own = |rejection: LockRejection| rejection.to_response();
+    for (on_reject, http, grpc, is_set) in [
+        // A client of gRPC does not take it for a success either.
+        (empty as fn(LockRejection) -> _, 409, 409, false),
+        (set, 202, 202, true),
+        (own, 409, 200, false),
+    ] {
+        for (content_type, status, name, unit) in [
+            ("text/plain", http, "retry-after", 1000),
+            ("application/grpc", grpc, "grpc-retry-pushback-ms", 1),
+        ] {
+            let (layer, _guard) = busy().await;
+            let mut request = post("/secret");
+            let content_type = content_type.parse().unwrap();
+            request.headers_mut().insert("content-type", content_type);
+            let answer = answer(&layer.on_reject(on_reject), request).await;
+            assert_eq!(answer.status, status);
+            let own = answer.rejection.retry_after().unwrap().as_millis();
+            let expected = if is_set { 77 } else { own.div_ceil(unit) };
+            assert_eq!(answer.header(name), Some(&*expected.to_string()));
+            assert_eq!(answer.rejection.status(), StatusCode::CONFLICT);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -122,18 +122,28 @@ assert_not_impl_any!(BodyFirstFuture<Response, (), String>: Unpin);
 mod axum {
     use super::*;
     use tower_lock::{
-        ByPathParam, ByPathParamAs, ByPathParams, FromTarget, HeldRejection, LockScopeRejection,
-        Locked, LockedRejection, LockedShared, OwnerRejection, Shared,
+        ByPathParam, ByPathParamAs, ByPathParams, FromTarget, HeldRejection, LockBy,
+        LockScopeRejection, Locked, LockedRejection, LockedShared, OwnerRejection, Shared,
     };
 
-    assert_shared!(ByPathParam, ByPathParamAs<Local>, ByPathParams, FromTarget, Locked<String>, Locked<String, ByPathParam>, LockedShared<String>, Shared<ByPathParam>, LockedRejection<String>);
+    /// `Locked` has no value of it.
+    #[expect(dead_code, reason = "a type for a bound")]
+    struct NotShared(Local);
+
+    impl LockBy<String> for NotShared {
+        fn lock_keys(_: &String) -> LockKeys {
+            LockKeys::new()
+        }
+    }
+
+    assert_shared!(ByPathParam, ByPathParamAs<Local>, ByPathParams, FromTarget, Locked<LockKey>, Locked<String, NotShared>, LockedShared<LockKey>, Shared<ByPathParam>, LockedRejection<String>);
     assert_error!(
         HeldRejection,
         OwnerRejection,
         LockScopeRejection,
         LockedRejection<Error>
     );
-    assert_not_impl_any!(Locked<String>: Clone);
+    assert_not_impl_any!(Locked<LockKey>: Clone);
 }
 
 #[cfg(feature = "dashboard")]

@@ -53,6 +53,8 @@ impl<K> LockLayer<K> {
 
     /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
     ///
+    /// The name is no part of the key: two layers with different names and the same key exclude each other.
+    ///
     /// Metrics have the name as the label `layer`, and events as the field `lock.layer`. Each name creates about 120 time
     /// series. A manager distinguishes 32 names, and reports further ones as `other`.
     ///
@@ -72,6 +74,15 @@ impl<K> LockLayer<K> {
 
     /// Sets how long a request waits for its lock before it is rejected with 409. Defaults to the manager's wait, 5 s.
     /// Zero is [`no_wait`](Self::no_wait).
+    ///
+    /// A timeout outside of the layer, such as `TimeoutLayer` of tower-http, includes the wait. One inside begins after it.
+    /// With a wait of 5 s:
+    ///
+    /// | timeout | busy for longer than the wait | busy for 4 s, and the handler takes too long |
+    /// |---|---|---|
+    /// | 3 s, outside | timeout after 3 s, without `Retry-After` | timeout after 3 s, before the handler runs |
+    /// | 10 s, outside | 409 after 5 s | timeout after 10 s: the handler had 6 s |
+    /// | 10 s, inside | 409 after 5 s | timeout after 14 s: the handler had 10 s |
     ///
     /// # Panics
     ///
@@ -315,21 +326,46 @@ impl<K> LockLayer<K> {
     /// Sets a function that creates the response to a request that did not get its lock, or lost it before the head.
     /// Defaults to problem details.
     ///
-    /// The body can be a `String`, axum's body, or any other body of [`Bytes`]. The rejection is inserted into the
-    /// extensions of the response.
+    /// The body can be a `String`, axum's body, or any other body of [`Bytes`]. The layer completes the response:
+    ///
+    /// - The status 200, which a new response has, becomes [`LockRejection::status`]. Each other status is kept.
+    /// - `Retry-After` is that of the rejection, and `Cache-Control` is `no-store`, unless the function sets them.
+    /// - The rejection is in the extensions.
+    ///
+    /// [`guide::http`](crate::guide::http#errors-in-a-format-of-your-own) shows one function for all layers, scopes and
+    /// errors of handlers.
     ///
     /// ```
-    /// use http::{Response, StatusCode};
-    /// use tower_lock::{LockLayer, LockManager, LockRejection};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::convert::Infallible;
     ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory()).on_reject(|rejection: LockRejection| {
-    ///     let mut response = rejection.to_response();
-    ///     if rejection.status() == StatusCode::CONFLICT {
-    ///         *response.body_mut() = "come back later".to_owned();
-    ///     }
+    /// use http::header::{CONTENT_TYPE, RETRY_AFTER};
+    /// use http::{HeaderValue, Request, Response, StatusCode};
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_lock::{LockKey, LockLayer, LockManager, LockRejection};
+    ///
+    /// fn in_company_format(rejection: LockRejection) -> Response<String> {
+    ///     let is_temporary = rejection.retry_after().is_some();
+    ///     let body = serde_json::json!({ "error": "lock", "temporary": is_temporary });
+    ///     let mut response = Response::new(body.to_string());
+    ///     let json = HeaderValue::from_static("application/json");
+    ///     response.headers_mut().insert(CONTENT_TYPE, json);
     ///     response
-    /// });
-    /// # drop(layer);
+    /// }
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let layer = LockLayer::by_path(locks.clone()).no_wait().on_reject(in_company_format);
+    /// let service = layer.layer(service_fn(async |_: Request<String>| {
+    ///     Ok::<_, Infallible>(Response::new(String::new()))
+    /// }));
+    /// let _job = locks.acquire(LockKey::from_path("/orders/42")).await?;
+    /// let response = service.oneshot(Request::put("/orders/42").body(String::new())?).await?;
+    /// assert_eq!(response.status(), StatusCode::CONFLICT);
+    /// assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+    /// assert!(response.headers().contains_key(RETRY_AFTER));
+    /// # Ok(())
+    /// # }
     /// ```
     pub fn on_reject<F, B>(mut self, on_reject: F) -> Self
     where

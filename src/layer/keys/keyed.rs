@@ -1,25 +1,27 @@
 //! The extraction of keys for a layer, with its failures counted and logged.
 
 use std::any::type_name;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(feature = "axum")]
+use axum::extract::MatchedPath;
+use http::Extensions;
 use http::request::Parts;
 
 use super::extractor::KeyExtractor;
-use crate::{Error, ErrorKind, InvalidKey, LockKeys, observe};
+use crate::observe::Mistake;
+use crate::{Error, ErrorKind, InvalidKey, LockKeys};
 
-/// The extractor of a layer, and whether the layer has logged that the program is wrong.
+/// The extractor of a layer, and where the layer has logged that the program is wrong.
 pub(in crate::layer) struct Keyed<K> {
     extractor: K,
-    /// Each request to a wrong route fails. One event is enough.
-    is_logged: AtomicBool,
+    mistake: Mistake,
 }
 
 impl<K> Keyed<K> {
     pub(in crate::layer) fn new(extractor: K) -> Self {
         Self {
             extractor,
-            is_logged: AtomicBool::new(false),
+            mistake: Mistake::of(type_name::<K>()),
         }
     }
 
@@ -31,19 +33,30 @@ impl<K> Keyed<K> {
 impl<K: KeyExtractor> Keyed<K> {
     pub(in crate::layer) fn extract(&self, request: &mut Parts) -> Result<Option<LockKeys>, Error> {
         let extracted = self.extractor.extract_in_place(request);
-        extracted.map_err(|invalid| self.failed(invalid))
+        extracted.map_err(|invalid| self.failed(invalid, &request.extensions))
     }
 
     #[cold]
-    fn failed(&self, invalid: InvalidKey) -> Error {
+    fn failed(&self, invalid: InvalidKey, of_request: &Extensions) -> Error {
         let kind = match invalid {
             InvalidKey::Setup { .. } => ErrorKind::InvalidSetup,
             InvalidKey::NoRoute => ErrorKind::NoRoute,
             _ => ErrorKind::InvalidKey,
         };
-        if kind == ErrorKind::InvalidSetup && !self.is_logged.swap(true, Ordering::Relaxed) {
-            observe::misconfigured(type_name::<K>(), &invalid);
+        if kind == ErrorKind::InvalidSetup {
+            self.mistake.report(route(of_request), &invalid);
         }
         Error::new(kind).with_source(invalid)
+    }
+}
+
+/// Returns the route of axum to which the request goes.
+fn route(extensions: &Extensions) -> Option<&str> {
+    #[cfg(feature = "axum")]
+    return extensions.get().map(MatchedPath::as_str);
+    #[cfg(not(feature = "axum"))]
+    {
+        let _unused_without_axum = extensions;
+        None
     }
 }

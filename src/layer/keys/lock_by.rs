@@ -16,7 +16,7 @@ use crate::{LockGuard, LockKeys};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use axum::{Router, body::Body, extract::Path, http::{Request, StatusCode}, routing::post};
 /// use tower::ServiceExt;
-/// use tower_lock::{LockBy, LockKey, LockKeys, LockManager, Locked};
+/// use tower_lock::{LockBy, LockKey, LockKeys, LockManager, LockScopeLayer, Locked};
 ///
 /// struct ByOrder;
 ///
@@ -35,6 +35,7 @@ use crate::{LockGuard, LockKeys};
 /// let locks = LockManager::in_memory();
 /// let app: Router = Router::new()
 ///     .route("/shops/{shop}/orders/{order}/ship", post(ship))
+///     .layer(LockScopeLayer::new())
 ///     .with_state(locks.clone());
 /// let request = Request::post("/shops/berlin/orders/7/ship").body(Body::empty())?;
 /// assert_eq!(app.oneshot(request).await?.status(), StatusCode::OK);

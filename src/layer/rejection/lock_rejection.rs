@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::form::{Form, RequestInfo};
@@ -28,12 +28,17 @@ pub struct LockRejection {
     request_info: RequestInfo,
     /// A layer or scope has applied its settings.
     is_rendered: bool,
+    /// The handler returned the error, and may have done a part of its work before.
+    is_in_handler: bool,
     lost_reason: Option<LostReason>,
     lost_timing: Option<LockTiming>,
 }
 
 /// The `Retry-After` if the engine has no estimate.
 const FALLBACK_RETRY_AFTER: Duration = Duration::from_secs(3);
+
+/// <https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback>
+const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 impl LockRejection {
     /// `waited` is the time that the request waited for the lock, if it did.
@@ -52,8 +57,27 @@ impl LockRejection {
             retry_after,
             request_info,
             is_rendered: false,
+            is_in_handler: false,
             lost_reason: None,
             lost_timing: None,
+        }
+    }
+
+    /// The rejection of a request whose handler returned `error`. A retry could repeat a part of its work.
+    #[cfg(feature = "axum")]
+    pub(crate) fn in_handler(error: Error) -> Self {
+        Self {
+            is_in_handler: true,
+            retry_after: None,
+            ..Self::from(error)
+        }
+    }
+
+    fn problem(&self) -> Problem {
+        let problem = Problem::of(self.kind());
+        match self.is_in_handler {
+            true => problem.in_handler(),
+            false => problem,
         }
     }
 
@@ -105,7 +129,7 @@ impl LockRejection {
         })
     }
 
-    /// Sets the status for a busy resource, or for one whose permits are held. Other kinds keep their own.
+    /// Sets the status for a busy resource, or for one without a free permit. Other kinds keep their own.
     pub(in crate::layer) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
         if let (ErrorKind::Busy | ErrorKind::Full, Some(status)) = (self.kind(), status) {
             self.status = status;
@@ -144,7 +168,7 @@ impl LockRejection {
     /// `about:blank` for a body that is too large, late or incomplete.
     #[must_use]
     pub fn problem_type(&self) -> String {
-        match Problem::of(self.kind()).name {
+        match self.problem().name {
             Some(name) => format!("{PROBLEMS}#{name}"),
             None => "about:blank".to_owned(),
         }
@@ -174,7 +198,7 @@ impl LockRejection {
     /// [`on_reject`](crate::LockLayer::on_reject) can change it.
     #[must_use]
     pub fn to_response(&self) -> Response<String> {
-        let problem = Problem::of(self.kind());
+        let problem = self.problem();
         let body = match self.request_info.form {
             Form::Problem => self.problem_json(&problem),
             Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
@@ -196,13 +220,23 @@ impl LockRejection {
             self.put_grpc_trailers(&problem, headers);
         } else {
             headers.insert(CONTENT_TYPE, self.content_type());
-            if let Some(retry_after) = self.retry_after {
-                headers.insert(RETRY_AFTER, whole_seconds(retry_after).into());
-            }
+            self.put_retry_after(headers);
             *response.status_mut() = self.status;
         }
         response.extensions_mut().insert(self.clone());
         response
+    }
+
+    /// Adds when a retry can succeed, unless the headers state it.
+    pub(in crate::layer) fn put_retry_after(&self, headers: &mut HeaderMap) {
+        let Some(retry_after) = self.retry_after else {
+            return;
+        };
+        let (name, value) = match self.request_info.form {
+            Form::Grpc => (RETRY_PUSHBACK, whole_millis(retry_after)),
+            Form::Problem | Form::Text => (RETRY_AFTER, whole_seconds(retry_after)),
+        };
+        headers.entry(name).or_insert(value.into());
     }
 
     fn content_type(&self) -> HeaderValue {
@@ -241,26 +275,27 @@ impl LockRejection {
         if let Ok(message) = HeaderValue::try_from(message) {
             headers.insert("grpc-message", message);
         }
-        // <https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback>
-        if let Some(retry_after) = self.retry_after {
-            headers.insert("grpc-retry-pushback-ms", whole_millis(retry_after).into());
-        }
+        self.put_retry_after(headers);
     }
 
     /// What an invalid key lacks is known only to its error, which never holds the key.
     fn detail(&self, problem: &Problem) -> String {
         match std::error::Error::source(&self.error) {
-            Some(invalid) if self.kind() == ErrorKind::InvalidKey => invalid.to_string(),
+            Some(invalid) if self.kind() == ErrorKind::InvalidKey && !self.is_in_handler => {
+                invalid.to_string()
+            }
             _ => problem.detail.to_owned(),
         }
     }
 }
 
-/// The rejection of a request of which nothing is known: its response is problem details.
+/// The rejection of a request that has not begun. Its response has a `Retry-After` if a retry can succeed, so the client
+/// sends the request again.
 ///
-/// A handler that calls [`acquire`](crate::LockManager::acquire) returns the [`Error`]. Inside a [`LockLayer`](crate::LockLayer) or a
-/// [`LockScopeLayer`](crate::LockScopeLayer), the response is rendered for the client of the request, with
-/// the settings of the layer.
+/// A handler that has not worked yet, and an extractor of the program, can return it. A handler that may have worked
+/// returns the [`Error`], whose response is `lock-failed-in-handler`. Inside a [`LockLayer`](crate::LockLayer) or a
+/// [`LockScopeLayer`](crate::LockScopeLayer), each response is rendered for the client of the request, with the settings
+/// of the layer.
 impl From<Error> for LockRejection {
     fn from(error: Error) -> Self {
         Self::new(error, RequestInfo::UNKNOWN, None)

@@ -34,6 +34,17 @@ pub(in crate::layer) const PROBLEMS: &str =
     "https://docs.rs/tower-lock/latest/tower_lock/guide/problems/index.html";
 
 impl Problem {
+    /// The response if a handler returned the error.
+    pub(in crate::layer) fn in_handler(self) -> Self {
+        Self {
+            name: Some("lock-failed-in-handler"),
+            title: "Lock failed in the handler",
+            detail: "a lock failed while the request was served; it may be half done",
+            temporary: false,
+            ..self
+        }
+    }
+
     pub(in crate::layer) fn of(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Busy => Self {
@@ -47,8 +58,8 @@ impl Problem {
             ErrorKind::Full => Self {
                 name: Some("permits-exhausted"),
                 status: StatusCode::TOO_MANY_REQUESTS,
-                title: "Permits exhausted",
-                detail: "too many requests work on this resource; this is temporary",
+                title: "No permit free",
+                detail: "as many requests as permitted work on this resource, or one that excludes them; this is temporary",
                 temporary: true,
                 grpc: GrpcStatus::ResourceExhausted,
             },
@@ -215,6 +226,10 @@ mod tests {
             let Problem { name, status, .. } = Problem::of(kind);
             let name = name.expect("a type of its own");
             let section = format!("//! # {name}\n//!\n//! Status {}", status.as_u16());
+            assert!(page.contains(&section), "{section}");
+            let in_handler = Problem::of(kind).in_handler();
+            assert_eq!(in_handler.status, status);
+            let section = format!("//! # {}\n", in_handler.name.expect("a type of its own"));
             assert!(page.contains(&section), "{section}");
         }
     }

@@ -86,7 +86,8 @@ impl LockScopeLayer {
     }
 
     /// Sets how long `Locked` waits before the request is rejected with 409. Defaults to the manager's wait,
-    /// 5 s. Zero is [`no_wait`](Self::no_wait).
+    /// 5 s. Zero is [`no_wait`](Self::no_wait). [`LockLayer::wait`](crate::LockLayer::wait) shows what a timeout outside
+    /// of the scope does. A timeout inside of it includes the wait as well.
     ///
     /// # Panics
     ///
@@ -98,7 +99,7 @@ impl LockScopeLayer {
     }
 
     /// Sets the name under which metrics and events report the acquires of `Locked`, like
-    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none.
+    /// [`LockLayer::name`](crate::LockLayer::name). Defaults to none. It is no part of the key.
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
         self.settings.name = Some(name.as_ref().into());
         self
@@ -157,10 +158,10 @@ impl LockScopeLayer {
     }
 
     /// Sets a function that creates the response to a request that did not get its lock, or lost it before
-    /// the head. Defaults to problem details.
+    /// the head. Defaults to problem details. [`LockLayer::on_reject`](crate::LockLayer::on_reject) states what the
+    /// function may omit.
     ///
-    /// The setting also applies to an [`Error`](crate::Error) that the handler returns. The rejection is inserted into the
-    /// extensions of the response.
+    /// The setting also applies to an [`Error`](crate::Error) that the handler returns.
     pub fn on_reject<F, B>(mut self, on_reject: F) -> Self
     where
         F: Fn(LockRejection) -> Response<B> + Send + Sync + 'static,

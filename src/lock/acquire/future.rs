@@ -175,7 +175,8 @@ impl IntoFuture for Acquire {
     type Output = Result<LockGuard, Error>;
     type IntoFuture = AcquireFuture;
 
-    fn into_future(self) -> AcquireFuture {
+    fn into_future(mut self) -> AcquireFuture {
+        self.awaited.set();
         AcquireFuture {
             state: State::Unpolled(self),
         }

@@ -47,7 +47,7 @@ impl Lane {
         free_at.since(now)
     }
 
-    fn free_at(&self, now: Moment) -> Moment {
+    pub(in crate::lock) fn free_at(&self, now: Moment) -> Moment {
         let pace = self.queue.pace();
         let (held_since, lease) = match &self.phase {
             Phase::Held(tenure) => (tenure.grant().granted_at(), tenure.valid_until().since(now)),

@@ -151,6 +151,44 @@ async fn timeout_inside_lock_covers_only_handler() {
     until(|| locks.snapshot().is_idle()).await;
 }
 
+/// The table of `LockLayer::wait`.
+#[tokio::test(start_paused = true)]
+async fn timeouts_around_wait_are_as_documented() {
+    let handler = || get(async || pending::<()>().await);
+    let outside = |locks, seconds: u64| -> Router {
+        let layer = LockLayer::by_path(locks);
+        Router::new()
+            .route("/", handler().layer(layer))
+            .layer(timeout(seconds * 1_000))
+    };
+    let inside = |locks, seconds: u64| -> Router {
+        let layers = ServiceBuilder::new()
+            .layer(LockLayer::by_path(locks))
+            .layer(timeout(seconds * 1_000));
+        Router::new().route("/", handler().layer(layers))
+    };
+    type Around<'a> = &'a dyn Fn(LockManager, u64) -> Router;
+    for (around, seconds, busy, late) in [
+        (&outside as Around<'_>, 3, (504, 3), 3),
+        (&outside, 10, (409, 5), 10),
+        (&inside, 10, (409, 5), 14),
+    ] {
+        for (hold, (expected, after)) in [(60, busy), (4, (504, late))] {
+            let locks = LockManager::in_memory();
+            let guard = locks.acquire(path_key("/")).await.unwrap();
+            let release = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(hold)).await;
+                drop(guard);
+            });
+            let start = tokio::time::Instant::now();
+            let answered = status(&around(locks, seconds), Method::GET, "/").await;
+            assert_eq!(answered.as_u16(), expected, "{seconds} {hold}");
+            assert_eq!(start.elapsed().as_secs(), after, "{seconds} {hold}");
+            release.abort();
+        }
+    }
+}
+
 #[tokio::test]
 async fn ready_service_is_called() {
     // A concurrency limit panics if it is called before it was ready.

@@ -5,7 +5,9 @@ use axum::extract::{Path, Query};
 use axum::routing::get;
 use http::Method;
 use tower::ServiceExt;
-use tower_lock::{Held, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked};
+use tower_lock::{
+    Held, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
+};
 
 use super::support::{request, text};
 use crate::served::{assert_waits, path_key, until};
@@ -70,6 +72,7 @@ async fn extractors_of_one_handler_share_owner() {
     let locks = LockManager::in_memory();
     let app = Router::new()
         .route("/accounts/{account}", get(handler))
+        .layer(LockScopeLayer::new())
         .with_state(locks.clone());
     assert_eq!(text(&app, "/accounts/7?account=7").await, "2 2");
     assert_eq!(text(&app, "/accounts/7?account=8").await, "1 1");

@@ -41,6 +41,20 @@ async fn wait_setting_bounds_wait() {
     }
 }
 
+#[tokio::test]
+async fn name_is_no_part_of_key() {
+    let locks = LockManager::in_memory();
+    let named = locks.acquire(path_key("/a")).name("jobs");
+    let guard = named.await.unwrap();
+    let layer = LockLayer::by_path(locks).no_wait();
+    for layer in [layer.clone(), layer.clone().name("jobs"), layer.name("web")] {
+        let service = layer.layer(service_fn(show_held));
+        let response = service.oneshot(post("/a")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::CONFLICT);
+    }
+    drop(guard);
+}
+
 #[test]
 #[should_panic(expected = "invalid `lease`")]
 fn zero_lease_is_rejected_at_construction() {

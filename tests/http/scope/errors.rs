@@ -5,13 +5,15 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER,
+};
 use http::{Request, StatusCode};
 use tower::ServiceExt;
 use tower_http::compression::CompressionLayer;
 use tower_lock::{Error, ErrorKind, LockLayer, LockManager, LockRejection, LockScopeLayer};
 
-use super::support::{kind, request, status, text};
+use super::support::{LockedId, key, kind, request, scopes, status, text};
 
 #[tokio::test]
 async fn error_of_handler_is_rendered_for_client() {
@@ -37,7 +39,11 @@ async fn error_of_handler_is_rendered_for_client() {
         let response = app.clone().oneshot(plain).await.unwrap();
         assert_eq!(response.status(), StatusCode::LOCKED);
         assert_eq!(kind(&response), ErrorKind::Busy);
-        assert!(text(response).await.starts_with("Resource busy"));
+        assert!(
+            text(response)
+                .await
+                .starts_with("Lock failed in the handler")
+        );
 
         let head = Request::head("/").body(Body::empty()).unwrap();
         let response = app.clone().oneshot(head).await.unwrap();
@@ -49,6 +55,42 @@ async fn error_of_handler_is_rendered_for_client() {
         let response = app.clone().oneshot(grpc).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["grpc-status"], "10");
+        assert!(!response.headers().contains_key("grpc-retry-pushback-ms"));
+    }
+}
+
+/// A handler may have worked before its error. An extractor has not called it yet, and a handler can state the same.
+#[tokio::test(start_paused = true)]
+async fn error_of_handler_promises_nothing() {
+    async fn half_done(State(locks): State<LockManager>) -> Result<(), Error> {
+        locks.acquire(key("7")).no_wait().await.map(drop)
+    }
+    async fn not_begun(State(locks): State<LockManager>) -> Result<(), LockRejection> {
+        Ok(half_done(State(locks)).await?)
+    }
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire(key("7")).await.unwrap();
+    let router = Router::new()
+        .route("/half-done", post(half_done))
+        .route("/not-begun", post(not_begun))
+        .route("/locked/{id}", post(async |_: LockedId| ()));
+    for app in scopes(&locks, router) {
+        for (path, problem) in [
+            ("/half-done", "lock-failed-in-handler"),
+            ("/not-begun", "resource-busy"),
+            ("/locked/7", "resource-busy"),
+        ] {
+            let response = app.clone().oneshot(request(path)).await.unwrap();
+            assert_eq!(response.status(), StatusCode::CONFLICT, "{path}");
+            let is_retried = response.headers().contains_key(RETRY_AFTER);
+            assert_eq!(is_retried, problem == "resource-busy", "{path}");
+            let rejection: &LockRejection = response.extensions().get().unwrap();
+            assert_eq!(rejection.retry_after().is_some(), is_retried, "{path}");
+            assert!(rejection.problem_type().ends_with(problem), "{path}");
+            let body = text(response).await;
+            assert!(body.contains(problem), "{body}");
+            assert_eq!(body.contains("retry_after_ms"), is_retried, "{body}");
+        }
     }
 }
 
@@ -117,7 +159,6 @@ async fn headers_of_replaced_body_are_removed() {
         "content-length",
         "content-security-policy",
         "content-type",
-        "retry-after",
         "set-cookie",
     ];
     assert_eq!(names, expected);

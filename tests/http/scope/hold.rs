@@ -12,12 +12,12 @@ use http_body_util::BodyExt;
 use tokio::sync::{mpsc, oneshot};
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_lock::{LockGuard, LockManager, Locked, Owner};
+use tower_lock::{Held, LockGuard, LockLayer, LockManager, Locked, Owner};
 
 use super::support::{
     LockedId, gate, key, request, scoped, scopes, status, streaming, text, until_idle,
 };
-use crate::served::{assert_waits, is_locked, until};
+use crate::served::{assert_waits, is_locked, path_key, until};
 
 #[tokio::test]
 async fn closure_in_scope_stays_locked() {
@@ -98,6 +98,32 @@ async fn guard_is_only_hold_in_scope() {
     let response = app.oneshot(request("/7")).await.unwrap();
     // The scope has the hold of the guard that was dropped.
     assert_eq!(text(response).await, "2 1 1");
+    assert!(!is_locked(&locks));
+}
+
+/// A view in a task of the handler does not keep the lock, and a guard does.
+#[tokio::test]
+async fn held_in_task_ends_with_response() {
+    let locks = LockManager::in_memory();
+    let (sender, mut tasks) = mpsc::unbounded_channel();
+    let handler = async move |view: Held, Locked(_, guard): LockedId| {
+        let (go, may_go) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            may_go.await.unwrap();
+            (view.is_held(), guard.is_held())
+        });
+        sender.send((go, task)).unwrap();
+        StatusCode::ACCEPTED
+    };
+    let layer = LockLayer::by_path(locks.clone()).no_wait();
+    let router = Router::new().route("/{id}", post(handler)).layer(layer);
+    let app: Router = router.with_state(locks.clone());
+    assert_eq!(status(&app, "/7").await, StatusCode::ACCEPTED);
+    let (go, task) = tasks.recv().await.unwrap();
+    assert!(!locks.is_locked(path_key("/7")).await.unwrap());
+    assert!(locks.is_locked(key("7")).await.unwrap());
+    go.send(()).unwrap();
+    assert_eq!(task.await.unwrap(), (false, true));
     assert!(!is_locked(&locks));
 }
 

@@ -32,7 +32,7 @@ const fn row(path: &'static str, status: u16, retry_after: bool, problem: &'stat
 
 const LATE: &str = "/late";
 
-const ROWS: [Row; 21] = [
+const ROWS: [Row; 22] = [
     row("/busy", 409, true, "resource-busy"),
     row("/busy-at-once", 409, true, "resource-busy"),
     row("/busy-423", 423, true, "resource-busy"),
@@ -53,7 +53,8 @@ const ROWS: [Row; 21] = [
     row("/deep", 500, false, "lock-reentrancy"),
     row("/upgrade", 500, false, "lock-upgrade"),
     row("/unsupported", 500, false, "lock-option-invalid"),
-    row("/option", 500, false, "lock-option-invalid"),
+    row("/handler-busy", 409, false, "lock-failed-in-handler"),
+    row("/handler-option", 500, false, "lock-failed-in-handler"),
 ];
 
 /// A body that is not framed as announced, which curl does not send.
@@ -128,10 +129,10 @@ impl Row {
                 let page: http::Uri = page.parse().expect("an absolute URI");
                 assert_eq!(page.scheme_str(), Some("https"));
                 assert_eq!(fragment, name);
-                // 423 is an option of 409, and 409 of 429.
+                // 423 is an option of 409, and 409 of 429. An error of a handler has the status of its kind.
                 let default = match name {
                     "permits-exhausted" => "429",
-                    "resource-busy" => "409",
+                    "resource-busy" | "lock-failed-in-handler" => "409",
                     _ => &self.status.to_string(),
                 };
                 let section = format!("//! # {name}\n//!\n//! Status {default}");

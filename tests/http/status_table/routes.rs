@@ -52,6 +52,11 @@ async fn wrong_option(State(locks): State<LockManager>) -> Result<(), Error> {
     locks.acquire("any").lease(Duration::ZERO).await.map(drop)
 }
 
+async fn busy_in_handler(State(locks): State<LockManager>) -> Result<(), Error> {
+    let acquire = locks.acquire(path_key("/busy"));
+    acquire.no_wait().await.map(drop)
+}
+
 fn no_handler() -> MethodRouter<LockManager> {
     any(unlocked)
 }
@@ -167,7 +172,14 @@ impl BusyServer {
                 "/deep",
                 no_handler().layer((Extension(owner), by_path(&busy))),
             )
-            .route("/option", any(wrong_option).layer(LockScopeLayer::new()));
+            .route(
+                "/handler-busy",
+                any(busy_in_handler).layer(LockScopeLayer::new()),
+            )
+            .route(
+                "/handler-option",
+                any(wrong_option).layer(LockScopeLayer::new()),
+            );
         let by_id = LockLayer::by_path_param(busy.clone(), "id");
         let unmatched = Router::new()
             .route("/{id}", no_handler())

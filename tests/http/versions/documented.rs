@@ -15,7 +15,8 @@ use http::{HeaderValue, Request, StatusCode};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use serde::Deserialize;
 use tower_lock::{
-    Held, InvalidKey, LockBy, LockKey, LockKeys, LockLayer, LockManager, LockTarget, Locked,
+    Held, InvalidKey, LockBy, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer,
+    LockTarget, Locked,
 };
 
 use super::{VERSIONS, send, serve};
@@ -67,7 +68,8 @@ macro_rules! target {
                 async fn lock(Locked(_, guard): Locked<Json<Target>>) -> String {
                     shown(guard.keys())
                 }
-                Router::new().route("/", put(lock)).with_state(locks)
+                let app = Router::new().route("/", put(lock));
+                app.layer(LockScopeLayer::new()).with_state(locks)
             },
         }
     };
@@ -208,7 +210,8 @@ fn examples() -> Vec<Example> {
                 async fn lock(Locked(_, guard): Locked<Path<(String, u64)>, ByOrder>) -> String {
                     shown(guard.keys())
                 }
-                Router::new().route("/shops/{shop}/{order}", put(lock)).with_state(locks)
+                let app = Router::new().route("/shops/{shop}/{order}", put(lock));
+                app.layer(LockScopeLayer::new()).with_state(locks)
             },
         },
     ]
