@@ -148,7 +148,8 @@ impl LockManager {
 
     /// Reads all lanes, and returns the first `limit` keys in `order`.
     ///
-    /// Other tasks run after each part of a shard. A lane that its table moves meanwhile may be counted twice or missed.
+    /// Other tasks run after each part of a shard. A lane that its table moves in between may be counted twice or
+    /// missed.
     pub(crate) async fn walk(&self, order: Order, limit: usize) -> Walk {
         let engine = self.engine();
         let mut first = First {

@@ -85,7 +85,7 @@ impl Granting {
                 _ => panic!("the reply {reply:?}"),
             };
             let again = REFRESH.min(Duration::from_millis(1 + left.unsigned_abs()));
-            if let Some(counter) = timeout(again, self.transferred(&id)).await.ok() {
+            if let Ok(counter) = timeout(again, self.transferred(&id)).await {
                 match counter {
                     Some(counter) if counter > last => {
                         self.by_message += 1;
