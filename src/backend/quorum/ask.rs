@@ -207,25 +207,24 @@ pub(super) async fn force_release(
 ) -> Result<ForceReleased, BackendError> {
     let (nodes, majority) = (inner.nodes.len(), inner.majority());
     let (mut flight, deadline) = inner.ask_all(command);
-    let (mut answered, mut released, mut failures) = (0, false, Vec::new());
-    while answered < majority {
+    let (mut not_held, mut released, mut failures) = (0, 0, Vec::new());
+    // A lease on a minority holds no lock, so one node does not decide.
+    while released < majority && nodes - not_held >= majority {
         match flight.next_until(deadline).await {
-            Some((_, Ok(outcome))) => {
-                answered += 1;
-                released |= outcome == ForceReleased::Released;
-            }
+            Some((_, Ok(ForceReleased::Released))) => released += 1,
+            Some((_, Ok(ForceReleased::NotHeld))) => not_held += 1,
             Some((_, Err(error))) => failures.push(error),
             None => break,
         }
     }
     inner.finish(flight);
-    match (answered >= majority, released) {
-        (true, true) => Ok(ForceReleased::Released),
-        (true, false) => Ok(ForceReleased::NotHeld),
-        (false, _) => {
-            let silent = nodes - answered - failures.len();
-            Err(fault::no_majority(failures, silent, nodes, true))
-        }
+    if nodes - not_held < majority {
+        Ok(ForceReleased::NotHeld)
+    } else if released + not_held >= majority {
+        Ok(ForceReleased::Released)
+    } else {
+        let silent = nodes - released - not_held - failures.len();
+        Err(fault::no_majority(failures, silent, nodes, true))
     }
 }
 

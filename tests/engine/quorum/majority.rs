@@ -1,7 +1,9 @@
 //! Faults of a majority.
 
 use tokio::time::{Instant, sleep};
-use tower_lock::backend::{AcquireRequest, Acquired, Fence, Node as _, Release, Released};
+use tower_lock::backend::{
+    AcquireRequest, Acquired, Fence, ForceReleased, Node as _, Release, Released,
+};
 use tower_lock::{Backend, LockKey};
 
 use super::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, fail, lease};
@@ -83,6 +85,26 @@ async fn inspect_and_force_release_need_majority() {
         quorum.force_release(&key).await.unwrap();
         assert_eq!(quorum.inspect(&key).await.unwrap(), None, "{fault:?}");
     }
+}
+
+/// A release that is late at one node leaves a lease there, which holds no lock.
+#[tokio::test(start_paused = true)]
+async fn forced_release_of_lease_on_minority_is_not_held() {
+    let world = Nodes::used(3).await;
+    let (quorum, key, [stale, next]) = (world.quorum(), LockKey::new("a"), [lease(), lease()]);
+    let late = AcquireRequest::new(key.clone(), stale, LEASE);
+    world.sites[0].vote(&late, Fence::Propose(1)).await.unwrap();
+    let granted = AcquireRequest::new(key.clone(), next, LEASE);
+    quorum.try_acquire(&granted).await.unwrap();
+    let (quorum, key) = (&quorum, &key);
+    let outcome = |holder: String| async move { quorum.force_release_held_by(key, &holder).await };
+    let (stale, next) = (stale.to_string(), next.to_string());
+    assert_eq!(outcome(stale).await.unwrap(), ForceReleased::NotHeld);
+    assert_eq!(
+        outcome(next.clone()).await.unwrap(),
+        ForceReleased::Released
+    );
+    assert_eq!(outcome(next).await.unwrap(), ForceReleased::NotHeld);
 }
 
 /// A minority of votes grants no lock and blocks no other attempt.
