@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::patience::{until, wait_until};
 use super::process::{free_port, version};
-use super::redis_server::{FREE_PORT, RedisServer};
+use super::redis_server::{RedisServer, node_port};
 use super::service::pause_writes;
 
 use view::View;
@@ -44,11 +44,7 @@ impl Cluster {
             // By default, a primary waits five seconds for more replicas before it sends its data.
             ["--repl-diskless-sync-delay", "0"],
         ];
-        let bus: &[_] = match version() {
-            ..7 => &[],
-            _ => &["--cluster-port", FREE_PORT],
-        };
-        let options = [basis.as_flattened(), bus, options].concat();
+        let options = [basis.as_flattened(), node_port(), options].concat();
         let nodes = (0..NODES).map(|_| RedisServer::start_with(&options));
         let cluster = Self {
             nodes: nodes.collect(),
@@ -69,8 +65,8 @@ impl Cluster {
             add_slots(node, start..end);
         }
         for node in &self.nodes[1..] {
-            let (port, bus) = (node.port().to_string(), bus(node));
-            self.cli(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+            let (port, node_port) = (node.port().to_string(), node.node_port());
+            self.cli(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &node_port]);
         }
         wait_until(
             "nodes that have found each other",
@@ -327,15 +323,6 @@ fn add_slots(node: &RedisServer, slots: Range<usize>) {
     let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
     let slots: Vec<_> = slots.iter().map(String::as_str).collect();
     node.cli(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
-}
-
-/// The port for connections between nodes.
-fn bus(server: &RedisServer) -> String {
-    match server.option("--cluster-port") {
-        Some(port) => port.to_owned(),
-        // Redis 6 has no such option.
-        None => (server.port() + 10_000).to_string(),
-    }
 }
 
 fn ok(server: &RedisServer) -> bool {

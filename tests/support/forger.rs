@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::endpoint::{command, encode};
+use super::process::version;
 use super::vip::most_within;
 
 /// Returns the reply to a command, or `None` to forward it.
@@ -132,7 +133,10 @@ impl Shared {
 
 fn of_own(words: &[&str]) -> Option<String> {
     match words[0] {
-        "HELLO" => Some("%2\r\n+version\r\n+7.0.0\r\n+role\r\n+master\r\n".to_owned()),
+        "HELLO" => Some(format!(
+            "%2\r\n+version\r\n+{}.0.0\r\n+role\r\n+master\r\n",
+            version()
+        )),
         "SUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "SUNSUBSCRIBE" => {
             let (name, channel) = (words[0].to_lowercase(), words[1]);
             Some(format!(

@@ -23,6 +23,14 @@ const CONFIGURATION: &str = "conf";
 /// A placeholder for another port among the options. [`RedisServer::option`] returns the port.
 pub(crate) const FREE_PORT: &str = "a free port";
 
+/// The option of a node for a port of its own for connections between nodes. Redis 6 has no such option.
+pub(crate) fn node_port() -> &'static [&'static str] {
+    match version() {
+        ..7 => &[],
+        _ => &["--cluster-port", FREE_PORT],
+    }
+}
+
 /// A running server. The program is `redis-server`, or the value of the variable `SERVER`.
 pub(crate) struct RedisServer {
     process: Process,
@@ -108,6 +116,14 @@ impl RedisServer {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port for connections between nodes of a cluster.
+    pub(crate) fn node_port(&self) -> String {
+        match self.option("--cluster-port") {
+            Some(port) => port.to_owned(),
+            None => (self.port + 10_000).to_string(),
+        }
     }
 
     pub(crate) fn address(&self) -> String {

@@ -4,7 +4,7 @@ use tokio::net::TcpListener;
 
 use super::cluster::add_all_slots;
 use super::patience::until;
-use super::redis_server::{FREE_PORT, RedisServer};
+use super::redis_server::{RedisServer, node_port};
 use super::vip::Vip;
 
 /// Three servers, of which the first starts as the primary, behind one address.
@@ -37,18 +37,18 @@ impl Service {
             .expect("its number")
             .port()
             .to_string();
-        let options = [
+        let basis = [
             ["--cluster-enabled", "yes"],
             ["--cluster-node-timeout", "1000"],
-            ["--cluster-port", FREE_PORT],
             ["--cluster-announce-ip", "127.0.0.1"],
             ["--cluster-announce-port", &announced],
             ["--cluster-replica-validity-factor", "0"],
             ["--repl-diskless-sync-delay", "0"],
         ];
+        let options = [basis.as_flattened(), node_port()].concat();
         let servers: Vec<_> = (1..=3)
             .map(|epoch| {
-                let node = RedisServer::start_with(options.as_flattened());
+                let node = RedisServer::start_with(&options);
                 node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch.to_string()]);
                 node
             })
@@ -57,9 +57,8 @@ impl Service {
         let vip = Vip::on(listener, servers[0].port());
         add_all_slots(&servers[0]);
         for node in &servers[1..] {
-            let bus = node.option("--cluster-port").expect("its port");
-            let port = node.port().to_string();
-            servers[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
+            let (port, node_port) = (node.port().to_string(), node.node_port());
+            servers[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &node_port]);
         }
         let service = Self {
             servers,

@@ -49,7 +49,7 @@ async fn cluster_with_both_messages_passes_conformance() {
     let refused = builder.connect().await.unwrap_err();
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
     assert!(
-        format!("{refused:?}").contains("UnknownCommand(\"SSUBSCRIBE\")"),
+        format!("{refused:?}").contains("UnknownCommand(\"SPUBLISH\")"),
         "{refused:?}"
     );
 }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::{FREE, LEASE, Moving};
 use crate::support::cluster::Cluster;
 use crate::support::engine::{PATIENCE, manager};
+use crate::support::process::version;
 
 const GRANTED: &str = "{user}:granted";
 
@@ -106,7 +107,11 @@ async fn place_in_moving_slot_is_removed() {
     let batch = [&others[0], &key, &others[1]].map(|key| Release::new(key.clone(), left));
     let ended = backend.leave(&batch).await;
     let ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
-    let released = Released::Released;
+    let released = match version() {
+        // Plain messages do not count the subscribers of other nodes, which may wait outside the queue.
+        ..7 => Released::LeftToOthers,
+        _ => Released::Released,
+    };
     assert_eq!(ended, [released, Released::NotHeld, released]);
     let ended = backend.release(&release(holder)).await.remove(0).unwrap();
     assert_eq!(ended, Released::Released);
