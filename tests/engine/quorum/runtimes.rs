@@ -19,7 +19,7 @@ fn runtime() -> Runtime {
 fn idle_runtime_stops_no_repeated_release_of_others() {
     let (idles, runs) = (runtime(), runtime());
     let world = runs.block_on(Nodes::used(3));
-    let locks = world.manager();
+    let locks = world.patient_manager();
     let site = &world.sites[0];
     let leave = async |key: &'static str| {
         let guard = locks.acquire(key).await.unwrap();

@@ -205,7 +205,7 @@ async fn many_held_locks_renew_in_batches_without_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn remote_release_reaches_waiter_in_two_round_trips() {
+async fn remote_release_reaches_waiter_in_three_round_trips() {
     let server = RedisServer::start();
     let (here, there) = managers(server.url(), LEASE).await;
     let mut round_trips = Vec::new();

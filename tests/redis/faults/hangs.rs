@@ -11,8 +11,8 @@ use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager_from, managers,
-    nothing_is_left, scripts_called,
+    MS, SECOND, connected, eventually, fails_at_its_deadline, lost_at_its_deadline, manager_from,
+    managers, nothing_is_left, scripts_called,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -135,8 +135,8 @@ async fn server_pause_within_lease_keeps_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_acquires_of_stopped_server_are_released() {
     let server = RedisServer::start();
-    let backend = RedisBackend::builder(server.url()).response_timeout(250 * MS);
-    let backend = backend.connect().await.unwrap();
+    let builder = || RedisBackend::builder(server.url()).response_timeout(250 * MS);
+    let backend = connected(builder).await;
     let locks = LockManager::builder(backend).build().unwrap();
     let granted = server.calls("hset");
     server.stop_process();

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{CHANNEL, IN_CLUSTER, LOCKER, allow, at};
 use crate::support::cluster::Cluster;
-use crate::support::engine::{MS, PATIENCE, eventually};
+use crate::support::engine::{PATIENCE, SECOND, eventually};
 use crate::support::redis_server::RedisServer;
 
 /// The names of locks without a prefix. The rules permit the invoices and forget their queues, which the trial at
@@ -220,7 +220,7 @@ async fn transfer_without_count_of_listeners_is_confirmed() {
 async fn late_acquire_with_denied_queue_is_undone() {
     let server = RedisServer::start();
     allow(&server, &LOCKER.replace("~lock:*", WITHOUT_QUEUES));
-    let builder = at(&server.url()).response_timeout(200 * MS).prefix("");
+    let builder = at(&server.url()).response_timeout(SECOND).prefix("");
     let backend = builder.connect().await.unwrap();
     let connections = || {
         let list = server.cli(&["CLIENT", "LIST"]);
