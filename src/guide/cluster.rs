@@ -84,7 +84,8 @@
 //!
 //! A virtual address, a service name or a load balancer may lead to another server after a failover, while open
 //! connections stay at the former one. That server rejects the next script (`READONLY`, `MASTERDOWN`, or a redirection
-//! to the address that was asked). For one server, a pool, a cluster and a primary that sentinels name:
+//! to the address that was asked), and ends a `WAIT` (`UNBLOCKED`). For one server, a pool, a cluster and a primary that
+//! sentinels name:
 //!
 //! - The connection that received the reply takes no new command, and closes after those in flight. The command is sent
 //!   once more over a new connection.
@@ -92,7 +93,8 @@
 //!   is a replica, its reply to the command is ignored. Subscriptions are checked when a new connection is open.
 //! - Idle connections for [`min_replicas`] close, and so do those of a
 //!   [pool](crate::RedisBackend::from_pool) of the program.
-//! - While an address leads to a wrong server, a process opens at most 10 connections to it within 3 s. Acquires wait,
+//! - From the first such reply on, a process opens at most 10 connections to the address within 3 s while it leads to a
+//!   wrong server. With [`min_replicas`], one more for each acquire that was in flight before that reply. Acquires wait,
 //!   or end as *unavailable*, and are served within about 0.5 s after it leads to the primary.
 //!
 //! `LOADING`, `TRYAGAIN`, `CLUSTERDOWN` and redirections to another address keep the connection.

@@ -22,6 +22,9 @@ const TIMEOUTS: Duration = Duration::from_millis(2_500);
 /// How late a load balancer follows, and the most connections of a process in this time.
 const LATE: Duration = Duration::from_secs(3);
 const MOST: usize = 10;
+/// The acquires of a process that may be in flight when its server is demoted. With acknowledged grants, each of them may
+/// open a connection.
+const IN_FLIGHT: usize = 16;
 /// The most connections of the two other servers of a shard in this time: each looks for its primary every second.
 const OF_REPLICAS: usize = 2 * 4;
 
@@ -106,7 +109,11 @@ async fn late(run: &mut Run) {
         Topology::Shard => OF_REPLICAS,
         _ => 0,
     };
-    let most = MOST * processes + replicas;
+    let in_flight = match run.row.min_replicas {
+        Some(_) => IN_FLIGHT * PROCESSES,
+        None => 0,
+    };
+    let most = MOST * processes + in_flight + replicas;
     run.referee.expect(made <= most, "I15", || {
         format!("{made} connections in {LATE:?}")
     });

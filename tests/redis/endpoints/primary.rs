@@ -1,11 +1,13 @@
 //! One primary behind an endpoint.
 
+use std::future::IntoFuture as _;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use super::support::{Client, NEXT_GRANT, Place, builder};
-use crate::support::engine::{MS, SECOND};
+use super::support::{Client, LEASE, NEXT_GRANT, Place, builder};
+use crate::support::engine::{MS, SECOND, eventually, manager_from};
 use crate::support::service::Service;
 
 /// The most connections to an address within this time, while it leads to a wrong server.
@@ -136,4 +138,36 @@ async fn paused_writes_before_failover_end_at_new_primary() {
         client.keeps_lock().await;
     };
     tokio::join!(follows(Place::Url), follows(Place::UrlWithReplicas));
+}
+
+/// The server ends each `WAIT` when it becomes a replica. The connections that replace theirs are opened one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_demoted_during_waits_gets_few_connections() {
+    let service = Service::start().await;
+    let first = &service.servers[0];
+    let builder = builder(&service, Place::UrlWithReplicas).await;
+    let locks = manager_from(builder, LEASE).await;
+    for replica in &service.servers[1..] {
+        replica.stop_process();
+    }
+    let acquires = (0..20).map(|n| locks.acquire(n.to_string()).wait(5 * SECOND).into_future());
+    let demotion = async {
+        let is_blocked = |client: &&String| client.contains("cmd=wait");
+        eventually("all wait", || {
+            first.clients("normal").iter().filter(is_blocked).count() == 20
+        })
+        .await;
+        let start = Instant::now();
+        first.cli(&[
+            "REPLICAOF",
+            "127.0.0.1",
+            &service.servers[1].port().to_string(),
+        ]);
+        let (most, window) = MOST;
+        sleep(window).await;
+        let accepted = service.vip.most_accepted(start, window);
+        assert!((2..=most).contains(&accepted), "{accepted} connections");
+    };
+    let (outcomes, ()) = tokio::join!(join_all(acquires), demotion);
+    assert!(outcomes.iter().all(Result::is_err));
 }

@@ -243,8 +243,9 @@ async fn pollers_among_listeners_idle_lock_rarely() {
         "{with} grants instead of {without}"
     );
     let round = 8 * 4 * WINDOW / with;
+    // Half a second more for a busy machine, where a round takes long as well.
     assert!(
-        longest <= 3 * round + 200 * MS,
+        longest <= 3 * round + 500 * MS,
         "{longest:?}, a round takes {round:?}"
     );
 }

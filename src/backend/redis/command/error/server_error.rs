@@ -9,7 +9,7 @@ use redis::{RedisError, ServerError, Value, make_extension_error};
 use super::cause::{Cause, unavailable};
 use crate::backend::{BackendError, BackendErrorKind};
 
-/// Returns `true` if the server rejected a write because it became a replica.
+/// Returns `true` if the server rejected a write, or ended a `WAIT`, because it became a replica.
 pub(crate) fn is_demoted(reply: &Value) -> bool {
     let error = match reply {
         // A script over several keys returns one reply per key.
@@ -18,8 +18,9 @@ pub(crate) fn is_demoted(reply: &Value) -> bool {
         _ => return false,
     };
     let details = || error.details().unwrap_or_default();
-    // `MASTERDOWN` comes from a replica that lost its primary and must not serve stale data.
-    matches!(error.code(), "READONLY" | "MASTERDOWN")
+    // `MASTERDOWN` comes from a replica that lost its primary and must not serve stale data. `UNBLOCKED` also follows
+    // `CLIENT UNBLOCK`, and then costs a check of the role.
+    matches!(error.code(), "READONLY" | "MASTERDOWN" | "UNBLOCKED")
         || (is_quoting(error.code()) && details().contains("READONLY"))
 }
 

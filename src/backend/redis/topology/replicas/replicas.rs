@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::checkout::Checkout;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{
-    Cause, CommandError, check, granted, is_granted_again, millis, unavailable, unexpected,
+    Cause, CommandError, granted, is_granted_again, millis, unavailable, unexpected,
 };
 use crate::backend::redis::connection::{CallSpan, Connection, Request, Undo, backoff};
 use crate::task::{timeout, timeout_at};
@@ -172,7 +172,7 @@ impl Replicas {
         let Ok(count) = timeout_at(sent_at + limit, waited).await else {
             return Err(checkout.silent(undo, asking, limit, limit));
         };
-        let error = match count.map(check) {
+        let error = match count.map(|count| connection.judged(&link, request, count)) {
             Ok(Ok(Value::Int(count))) => {
                 if usize::try_from(count).is_ok_and(|count| count >= least) {
                     if connection.connector().has_left(&checkout.link) {
