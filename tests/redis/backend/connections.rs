@@ -289,7 +289,7 @@ async fn commands_to_hung_server_do_not_pile_up() {
 }
 
 #[tokio::test]
-async fn recovered_connection_is_reused() {
+async fn recovered_server_gets_at_most_one_connection() {
     let server = RedisServer::start();
     let timeout = Duration::from_millis(500);
     let builder = || RedisBackend::builder(server.url()).response_timeout(timeout);
@@ -300,8 +300,8 @@ async fn recovered_connection_is_reused() {
     let error = renew(&backend, "a").await.unwrap_err();
     assert!(error.may_have_taken_effect());
     server.continue_process();
-    // No command needed a replacement, so the backend opened none.
+    // No command needs a replacement. The question whether the server replies again opens one after 50 ms.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(renew(&backend, "a").await.unwrap(), Renewed::Renewed);
-    assert_eq!(connections(&server), before);
+    assert!(connections(&server) <= before + 1);
 }
