@@ -124,7 +124,7 @@
 //! of this process wait is handed off to the next of them without a round trip. Several processes wait in a queue in
 //! the backend. A release transfers the lock to the first of them in one command, and notifies only that one.
 //!
-//! One task per manager and runtime renews leases, in batches. Normally, a lock that is held for less than a third of
+//! One task per manager renews leases, in batches. Normally, a lock that is held for less than a third of
 //! its lease is not renewed; a reconnect renews all leases. A release is off the request's path: the response does
 //! not wait for it.
 //!

@@ -2,23 +2,30 @@
 //!
 //! | tasks | where they run |
 //! |---|---|
-//! | of a manager | a [`Runtime`] that the manager chooses |
+//! | of a manager | its home: [`OwnThread`], or a [`Runtime`] that the program or a test gives it |
 //! | of a quorum | the runtime of the last caller: [`Spawner`] |
 //! | of Redis connections | a thread of this crate, or a multi-thread runtime: [`Background`] |
 
+mod own_thread;
+mod spawner;
 mod timer;
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::panic::catch_unwind;
+#[cfg(feature = "redis")]
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
 use tokio::runtime::RuntimeFlavor;
 pub(crate) use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
+#[cfg(feature = "redis")]
+use own_thread::start_thread;
+pub(crate) use own_thread::{OwnThread, has_ended};
+pub(crate) use spawner::Spawner;
 pub(crate) use timer::Timer;
 #[cfg(feature = "redis")]
 pub(crate) use timer::{timeout, timeout_at};
@@ -59,6 +66,48 @@ impl Runtime {
             Self::Tokio(handle) => RuntimeId::Tokio(handle.id()),
             #[cfg(feature = "test-util")]
             Self::Simulated(simulated) => RuntimeId::Simulated(simulated.id()),
+        }
+    }
+
+    /// Returns `true` if the runtime has threads of its own, and so does not idle.
+    pub(crate) fn has_own_threads(&self) -> bool {
+        match self {
+            Self::Tokio(handle) => handle.runtime_flavor() == RuntimeFlavor::MultiThread,
+            #[cfg(feature = "test-util")]
+            Self::Simulated(_) => true,
+        }
+    }
+
+    /// Returns `true` if timers work in this runtime, which must be that of the caller.
+    ///
+    /// Each thread remembers the last answer.
+    pub(crate) fn has_timers(&self) -> bool {
+        thread_local! {
+            static LAST: Cell<Option<(RuntimeId, bool)>> = const { Cell::new(None) };
+        }
+        let id = self.id();
+        match LAST.get() {
+            Some((last, works)) if last == id => works,
+            _ => {
+                let works = timers_work();
+                LAST.set(Some((id, works)));
+                works
+            }
+        }
+    }
+
+    /// Returns `true` if the runtime has ended: it drops a task unpolled.
+    pub(crate) fn has_ended(&self) -> bool {
+        match self {
+            Self::Tokio(handle) => has_ended(handle),
+            #[cfg(feature = "test-util")]
+            Self::Simulated(simulated) => {
+                let (polled, mut outcome) = oneshot::channel::<()>();
+                simulated.spawn(Box::pin(async move {
+                    let _waits = polled.send(());
+                }));
+                outcome.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+            }
         }
     }
 
@@ -157,35 +206,6 @@ pub(crate) fn every(
     started.map(drop)
 }
 
-/// Starts background tasks, also from a `Drop` outside of any runtime.
-///
-/// It remembers the runtime of the last call. Without a runtime, the task is dropped unstarted: no call
-/// blocks or panics, and the leases expire.
-#[derive(Debug, Default)]
-pub(crate) struct Spawner {
-    last: Mutex<Option<Runtime>>,
-}
-
-impl Spawner {
-    pub(crate) fn spawn<F>(&self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        if let Some(runtime) = self.runtime() {
-            runtime.spawn(task);
-        }
-    }
-
-    /// Returns the runtime of the caller, or else that of the last caller that had one.
-    pub(crate) fn runtime(&self) -> Option<Runtime> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(current) = Runtime::current() {
-            *last = Some(current);
-        }
-        last.clone()
-    }
-}
-
 /// A thread with a runtime that no caller can delay or end. It runs connections and the tasks that own
 /// them.
 ///
@@ -263,12 +283,9 @@ impl Background {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        let (sender, output) = oneshot::channel();
-        self.spawn(async move {
-            // The caller may be dropped.
-            drop(sender.send(task.await));
-        });
-        output.await.ok()
+        let (task, output) = with_output(task);
+        self.spawn(task);
+        output.await
     }
 
     /// Returns the runtime of the thread, which it starts if there is none.
@@ -276,7 +293,8 @@ impl Background {
         static STARTED: Mutex<Option<Handle>> = Mutex::new(None);
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if started.is_none() {
-            *started = start_thread().ok();
+            // It ends with the process.
+            *started = start_thread(|runtime| runtime.block_on(std::future::pending::<()>())).ok();
         }
         started.clone()
     }
@@ -305,6 +323,37 @@ fn io_works() -> bool {
         && catch_unwind(|| drop(tokio::net::UdpSocket::from_std(socket))).is_ok()
 }
 
+/// Returns a task that runs `work`, and a future of its output, which is `None` if the task is dropped.
+pub(crate) fn with_output<F: Future>(
+    work: F,
+) -> (
+    impl Future<Output = ()>,
+    impl Future<Output = Option<F::Output>>,
+) {
+    let (sender, output) = oneshot::channel();
+    let task = async move {
+        // The caller may be dropped.
+        drop(sender.send(work.await));
+    };
+    (task, async move { output.await.ok() })
+}
+
+/// Returns `true` if the task that is dropped has panicked.
+pub(crate) fn is_panicking() -> bool {
+    std::thread::panicking()
+}
+
+/// Returns a task that runs in the present span, and whose logs go where those of the caller go.
+pub(crate) fn with_caller_context<F: Future>(task: F) -> impl Future<Output = F::Output> {
+    #[cfg(feature = "tracing")]
+    let task = {
+        use tracing::Instrument as _;
+        use tracing::instrument::WithSubscriber as _;
+        task.in_current_span().with_current_subscriber()
+    };
+    task
+}
+
 /// Returns a callback whose logs go where those of the caller go, on any thread.
 #[cfg(feature = "redis")]
 pub(crate) fn with_caller_logs(call: impl Fn() + Send + Sync) -> impl Fn() + Send + Sync {
@@ -313,26 +362,6 @@ pub(crate) fn with_caller_logs(call: impl Fn() + Send + Sync) -> impl Fn() + Sen
     #[cfg(feature = "tracing")]
     let call = move || tracing::dispatcher::with_default(&dispatch, &call);
     call
-}
-
-#[cfg(feature = "redis")]
-fn start_thread() -> std::io::Result<Handle> {
-    let (give, take) = std::sync::mpsc::channel::<tokio::runtime::Runtime>();
-    let thread = std::thread::Builder::new().name("tower-lock".to_owned());
-    let run = move || {
-        if let Ok(runtime) = take.recv() {
-            runtime.block_on(std::future::pending::<()>());
-        }
-    };
-    // Detached: it ends with the process. It starts before there is a runtime, whose drop panics in another runtime.
-    drop(thread.spawn(run)?);
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().build()?;
-    let handle = runtime.handle().clone();
-    match give.send(runtime) {
-        Ok(()) => Ok(handle),
-        Err(_) => unreachable!("BUG: the thread waits for its runtime"),
-    }
 }
 
 #[cfg(test)]

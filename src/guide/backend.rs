@@ -73,10 +73,10 @@
 //! A [`release_or_keep`](crate::Backend::release_or_keep) can enter the next lease of a process in the queue. If that
 //! lease listens there, the store also sends its transfer to a subscription that begins later.
 //!
-//! The engine calls `watch` in a Tokio runtime, so the method may spawn a task. A store without notifications spawns
-//! one that reads the holder of the key at intervals, such as 50 ms. It hints after the first reading, and when the key
-//! is free or its holder is another one than in the last reading. A release and a grant between two readings thus cause a
-//! hint as well. The task ends when `is_closed` returns `true`.
+//! The engine calls `watch` in the runtime of its background work, so the method may spawn a task. A store without
+//! notifications spawns one that reads the holder of the key at intervals, such as 50 ms. It hints after the first
+//! reading, and when the key is free or its holder is another one than in the last reading. A release and a grant between
+//! two readings thus cause a hint as well. The task ends when `is_closed` returns `true`.
 //!
 //! # Errors
 //!

@@ -24,7 +24,7 @@
 //! | `tower_lock_backend_command_seconds{command, outcome}` | histogram, by `ok`, `refused`, `unknown` | `unknown` increases for some minutes |
 //! | `tower_lock_backend_up{server, part}` | gauge, of `commands`, `releases`, `notifications`, `sentinel` | it is 0 for 30 s |
 //! | `tower_lock_backend_incidents_total{server, part}` | counter of outages that began | – |
-//! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog in the last one to two minutes | it is above 1 s: the runtime blocks, or the CPU is limited |
+//! | `tower_lock_watchdog_lag_seconds` | gauge, the longest delay of a round of the watchdog in the last one to two minutes | it is above 1 s: code of the program blocks the thread of the manager, or the CPU is limited |
 //! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |
 //! | `tower_lock_unlocked_total{option}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable`. `tower_lock_acquires_total` has their outcomes | it increases with the option `on_unavailable` |
 //! | `tower_lock_transfers_total` | counter of keys that went to the first process of a queue, counted by the process whose command found them free | – |
@@ -130,7 +130,7 @@
 //! |---|---|---|
 //! | the server was unavailable for two thirds of the watchdog timeout | a `warn` event of the outage before it | raise [`watchdog_timeout`](crate::LockManagerBuilder::watchdog_timeout), or improve the failover |
 //! | the server lost its data | the losses of all processes coincide with a restart | persistence: see [`one_server`](super::one_server) |
-//! | the process paused: suspended machine, CPU limit, blocked runtime | no event of the server | do not block the runtime; see [`runtimes`](super::runtimes) |
+//! | the process paused: suspended machine, CPU limit; or code of the program blocked the thread of the manager | no event of the server | do not block that thread; see [`runtimes`](super::runtimes) |
 //! | the hold reached `max_hold` or its fixed lease | the loss comes after a constant time | raise the limit or split the work |
 //! | [`force_release`](crate::LockManager::force_release) | a call of yours | – |
 //!

@@ -1,23 +1,27 @@
 //! Runtimes: for programs with several runtimes, blocking handlers or synchronous code.
 //!
-//! A manager renews locks, releases them, and makes attempts for waiters in tasks. By default these
-//! tasks run in the Tokio runtime of the acquire that needs them, so a program can use one manager in
-//! several runtimes.
+//! A manager has one place for its background work: a thread of its own, named `tower-lock`. It renews locks, watches
+//! deadlines, retries releases, and makes attempts for waiters. It starts with the first of these, and ends with the last
+//! handle and guard of the manager. So the runtimes of callers can do what they like:
 //!
 //! | situation | consequence |
 //! |---|---|
-//! | a runtime idles, blocks or ends | guards of other runtimes are not affected; a waiter for the same key is served at most one response timeout later |
-//! | a runtime blocks for longer than a lease | the guards that it acquired are lost |
-//! | a runtime ends with guards | its guards expire with their leases, and other runtimes finish its releases |
-//! | an acquire outside any runtime, with no `runtime` set | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured) |
-//! | a runtime without timers | fails with [`Misconfigured`](crate::ErrorKind::Misconfigured), and the error names `enable_time` |
+//! | a runtime idles, blocks or ends | no guard is lost. A waiter for a key whose first attempt or release was sent in that runtime is served at most one response timeout later |
+//! | an acquire is not polled | others wait 8 ms longer for the key, and until the deadline of this acquire if it has been granted |
+//! | an acquire outside any runtime, or in one without timers | works. Await it with any executor |
+//! | synchronous code with `block_on` | keeps its locks between two calls, and releases them at their drop |
+//! | a static manager in tests of several runtimes | works |
+//! | a test whose clock is paused | see [below](#tests-with-a-paused-clock) |
+//! | a subscriber, recorder or backend of the program blocks the thread | delays this manager, and no other. Guards end at their deadlines as far as they are not renewed |
 //! | [`LockManager::connect`](crate::LockManager::connect) to Redis outside any runtime, or in one without timers | fails with [`ConnectError::Config`](crate::ConnectError::Config) |
 //! | a runtime without I/O | is supported |
-//! | several runtimes used one key, and the backend is unavailable | each retries its own releases of that key, with its own backoff: k runtimes send up to k commands per step |
+//! | the system allows no further thread | the runtime of a caller takes the place of the thread, until it ends |
+//! | a process that forks | an acquire that has to wait for the thread fails with [`Unavailable`](crate::ErrorKind::Unavailable) in the child, which has no thread of its parent. Build the manager in the child |
 //!
-//! A program with `panic = "abort"` needs timers in each runtime that acquires, and with Redis also I/O in each
-//! multi-thread runtime. Tokio has no query for either, so this crate tries them, and catches the panic if one is
-//! missing. With `panic = "abort"` that panic aborts the process. `enable_all` enables both.
+//! Commands that a caller awaits are sent in its runtime if that has timers and several threads, because a change of
+//! threads costs more than the command. A `current_thread` runtime may idle, so its commands are sent by the thread.
+//!
+//! A release before the process exits needs [`shutdown`](crate::LockManager::shutdown).
 //!
 //! # The thread of the connections
 //!
@@ -32,10 +36,27 @@
 //! notices a release at its next attempt, within 1 s. Connections that a program opened in its own
 //! [pool](crate::RedisBackend::from_pool) stay in the runtime that opened them.
 //!
-//! # A thread for the locks
+//! # A runtime of your choice
 //!
-//! A `current_thread` runtime does not run the watchdog while a handler computes or blocks. If handlers
-//! can block for longer than a third of the lease, give the manager a runtime with a thread of its own:
+//! [`runtime`](crate::LockManagerBuilder::runtime) replaces the thread, for example if a program may start none. The
+//! runtime needs timers. The program drives it for as long as the manager is used. While it does not run, acquires that
+//! need it fail at the end of their wait, and guards are lost at their deadlines. Once it has ended, acquires fail with
+//! [`Unavailable`](crate::ErrorKind::Unavailable).
+//!
+//! ```
+//! # use tower_lock::{LockManager, Memory};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let background = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+//! let locks = LockManager::builder(Memory::new()).runtime(background.handle().clone()).build()?;
+//! let guard = background.block_on(async { locks.acquire("report").no_wait().await })?;
+//! assert!(guard.is_held());
+//! // Dropped outside any runtime: the release runs in `background`.
+//! drop(guard);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Blocking code
 //!
 //! ```
 //! use std::time::Duration;
@@ -43,14 +64,8 @@
 //! use tower_lock::{LockManager, Memory};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let background = tokio::runtime::Builder::new_multi_thread()
-//!     .worker_threads(1)
-//!     .thread_name("locks")
-//!     .enable_all()
-//!     .build()?;
 //! let locks = LockManager::builder(Memory::new())
 //!     .watchdog_timeout(Duration::from_secs(1))
-//!     .runtime(background.handle().clone())
 //!     .build()?;
 //!
 //! let handlers = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -65,23 +80,8 @@
 //! # }
 //! ```
 //!
-//! Keep `background` for as long as the manager is used. When that runtime ends, its locks are no longer
-//! renewed. It needs timers, which `enable_time` and `enable_all` enable.
+//! # Tests with a paused clock
 //!
-//! # Synchronous code
-//!
-//! A program that calls `block_on` for each acquire drives its runtime only during the call. The guard
-//! is then not renewed between two calls. Name a runtime as above; the acquire can run anywhere:
-//!
-//! ```
-//! # use tower_lock::{LockManager, Memory};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let background = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-//! let locks = LockManager::builder(Memory::new()).runtime(background.handle().clone()).build()?;
-//! let guard = background.block_on(async { locks.acquire("report").no_wait().await })?;
-//! assert!(guard.is_held());
-//! // Dropped outside any runtime: the release runs in `background`.
-//! drop(guard);
-//! # Ok(())
-//! # }
-//! ```
+//! A manager that is built in a runtime whose clock is paused lives in that runtime, so its leases and waits follow that
+//! clock. Once the runtime has ended, the next one that acquires takes its place. A manager that is built outside of such
+//! a runtime, or before `pause`, follows the clock of the system.

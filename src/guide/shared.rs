@@ -104,7 +104,7 @@
 //! # Permits
 //!
 //! [`permits(limit)`](crate::Acquire::permits) grants while fewer than `limit` owners hold a permit of the key, over
-//! all processes. Permits are granted in the order of the queue. Of the waiters of a runtime, four are in it at a time.
+//! all processes. Permits are granted in the order of the queue. Of the waiters of a process, four are in it at a time.
 //! The others follow in turn, or enter it after a second. An exclusive acquire waits for all permits,
 //! and later permits wait behind it: this stops the work on a key for maintenance. The permit of a process that has
 //! ended is free when its lease expires, after 30 s by default.

@@ -33,10 +33,7 @@ pub use future::AcquireFuture;
 /// [`lease`](Self::lease), returns [`Lost`](ErrorKind::Lost) if the lease of one key expires during
 /// the wait for another.
 ///
-/// Outside a Tokio runtime, and in one without timers, returns
-/// [`Misconfigured`](ErrorKind::Misconfigured) at once, unless
-/// [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) sets a runtime for the
-/// background work. Redis needs a runtime with I/O.
+/// Works outside of a runtime too.
 ///
 /// # In a loop of `select!`
 ///

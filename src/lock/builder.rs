@@ -121,12 +121,17 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the runtime for all background work. Defaults to the runtime of each acquire.
+    /// Sets the runtime for the background work: renewals, deadlines, retries, and attempts for waiters. Defaults to a
+    /// thread of this manager.
     ///
-    /// By default a lock is renewed only while the runtime that acquired it is driven. Set another runtime
-    /// if handlers block their executor, if the program calls `block_on` from synchronous code, or if it
-    /// acquires outside any Tokio runtime. Prefer a runtime with a thread of its own; it needs timers.
-    /// When that runtime ends, all locks are lost. See [`guide::runtimes`](crate::guide::runtimes).
+    /// The thread starts with its first work, and ends with the last handle and guard. So a runtime that idles, blocks
+    /// or ends keeps its locks by default, and `block_on` in synchronous code needs no setting. Set a runtime if the
+    /// program must not start threads. It needs timers, and the program has to drive it for as long as the manager is
+    /// used. While it does not run, acquires that need it fail at the end of their wait, and guards are lost at their
+    /// deadlines. See [`guide::runtimes`](crate::guide::runtimes).
+    ///
+    /// A manager that is built in a runtime whose clock is paused, as by `#[tokio::test(start_paused = true)]`, has that
+    /// runtime by default. Once it has ended, the next runtime that acquires takes its place.
     ///
     /// With `panic = "abort"`, a runtime without timers aborts the process in [`build`](Self::build), in place of an
     /// error.

@@ -6,13 +6,12 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::claim::{Claim, Deadline, Terms};
-use super::clock::{Moment, Span};
+use super::clock::{Clock, Span};
 use super::grant::Grant;
 use super::held::Held;
 use super::lost::Grants;
 use crate::backend::Mode;
 use crate::observe::{Name, RequestSpan, Via};
-use crate::task::RuntimeId;
 use crate::{FencingToken, LockKeys, Owner};
 
 impl Held {
@@ -23,7 +22,7 @@ impl Held {
     /// Panics without a key.
     #[must_use]
     pub fn for_tests(keys: impl Into<LockKeys>, token: u32) -> Self {
-        let now = Moment::now();
+        let now = Clock::System.now();
         let claim = Claim {
             ticket: 1,
             hold: 1,
@@ -38,7 +37,7 @@ impl Held {
             },
             deadline: Deadline::Endless,
             grouped: false,
-            home: RuntimeId::Simulated(0),
+            clock: Clock::System,
             since: now,
             name: Name::NONE,
             span: RequestSpan::NONE,

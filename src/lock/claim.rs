@@ -2,11 +2,10 @@
 
 use std::num::{NonZeroU16, NonZeroU32};
 
-use super::clock::{Moment, Span};
+use super::clock::{Clock, Moment, Span};
 use crate::Owner;
 use crate::backend::Mode;
 use crate::observe::{Name, RequestSpan};
-use crate::task::RuntimeId;
 
 /// The position of an acquire in any queue; smaller is earlier. Never reused, so that a late departure
 /// cannot remove another acquire.
@@ -31,8 +30,7 @@ pub(super) struct Claim {
     pub(super) deadline: Deadline,
     /// The claim is for one of several keys: its grant is picked up once all of them are granted.
     pub(super) grouped: bool,
-    /// The runtime whose background tasks serve this acquire and the grant it gets.
-    pub(super) home: RuntimeId,
+    pub(super) clock: Clock,
     /// When the acquire began.
     pub(super) since: Moment,
     pub(super) name: Name,

@@ -1,4 +1,4 @@
-//! The clock of the engine: tokio's clock plus the time for which this machine was suspended.
+//! The clock of a manager: that of its home, plus the time for which this machine was suspended.
 //!
 //! Moments and spans take half the space of an `Instant` and a `Duration`, because each held lock and
 //! each waiter stores several of them.
@@ -17,6 +17,34 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use suspended::Clocks;
+pub(super) use suspended::is_clock_paused;
+
+/// The clock of one manager.
+///
+/// A thread of this crate has no other clock than that of the system. A runtime of a test may have paused its clock, and
+/// a caller may be in such a runtime while its manager is not, or the reverse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// The clock of the system.
+    System,
+    /// The clock of the present runtime.
+    Runtime,
+}
+
+impl Clock {
+    /// Returns the present moment. Reads two clocks, about 20 ns each.
+    #[inline]
+    pub(super) fn now(self) -> Moment {
+        #[cfg(test)]
+        tests::count_look();
+        let clocks = suspended::clocks();
+        let ticked = match self {
+            Self::System => clocks.elapsed(),
+            Self::Runtime => ticked(Instant::now(), clocks),
+        };
+        Moment::counted(ticked, Span(clocks.total(ticked)) + simulated())
+    }
+}
 
 /// A moment in nanoseconds, up to 292 years before or after the first use of the clock, which is at [`START`].
 ///
@@ -43,14 +71,10 @@ impl Moment {
         Self::new(START.wrapping_add_signed(ticked.saturating_add(suspended)))
     }
 
-    /// Returns the present moment. Reads two clocks, about 20 ns each.
-    #[inline]
+    /// Returns the present moment of this test's runtime.
+    #[cfg(test)]
     pub(super) fn now() -> Self {
-        #[cfg(test)]
-        tests::count_look();
-        let clocks = suspended::clocks();
-        let ticked = ticked(Instant::now(), clocks);
-        Self::counted(ticked, Span(clocks.total(ticked)) + simulated())
+        Clock::Runtime.now()
     }
 
     /// Returns the time since `earlier`, or zero if `earlier` is later.
@@ -69,7 +93,7 @@ impl Moment {
     }
 }
 
-/// Returns the total suspended time that [`Moment::now`] has noticed. An increase between two calls
+/// Returns the total suspended time that [`Clock::now`] has noticed. An increase between two calls
 /// shows a resume.
 pub(super) fn suspended() -> Duration {
     noticed().get()

@@ -37,6 +37,7 @@ pub(super) fn send(
         lease,
         terms,
         sent_at: now,
+        clock: engine.home.clock,
         reply: Reply::Acquire(Arc::clone(&engine.backend).try_acquire(request)),
     }
 }
@@ -58,6 +59,7 @@ pub(super) fn contend(
         lease,
         terms,
         sent_at: now,
+        clock: engine.home.clock,
         reply: Reply::Contend(Arc::clone(&engine.backend).contend(request)),
     }
 }

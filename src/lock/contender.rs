@@ -1,13 +1,11 @@
 //! The acquire loop: the one sequence of attempts by which a lane contends for a key.
 //!
-//! It starts inside the acquire that found the lane idle, so an uncontended lock costs one round trip
-//! and no task. It continues as a task if that acquire has to wait, is dropped with its attempt in
-//! flight, or is not polled while others wait. The task finishes the attempt. The lease that it
-//! acquires is granted to the first waiter or released.
+//! It runs at home. The first attempt of an acquire that found the lane idle precedes it
+//! ([`first_attempt`](super::first_attempt)), so an uncontended lock costs one round trip and no loop. The lease that
+//! the loop acquires is granted to the first waiter or released.
 //!
-//! A lane thus has at most one attempt in flight, and abandons none. The exception is a task in a
-//! runtime that idles or blocks: another task replaces it, and the lease that the replaced task
-//! acquires is released.
+//! A lane thus has at most one attempt in flight, and abandons none. The exception is a first attempt whose runtime
+//! blocks: a loop replaces it, and the lease that it acquires is released.
 
 mod pause;
 mod turn;
@@ -19,22 +17,20 @@ use std::time::Duration;
 use pause::{FIRST_BACKOFF, REFRESH};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::attempt::{Attempt, Replied, unanswered};
+use super::attempt::{Replied, unanswered};
 use super::claim::Terms;
-use super::clock::{Moment, Span};
+use super::clock::Moment;
 use super::command::{Outcome, contend, judge};
 use super::effect::Wakeup;
 use super::engine::Engine;
-use super::home::Home;
+use super::home::HomeEnded;
 use super::lane::{Place, Refused, Seen};
 use super::lease::LeaseNumber;
 use super::place::{PLACE, QueuePlace};
-use super::timeout::by;
 use super::yielded::Yielded;
-use crate::backend::{BackendError, Contended, Hints};
+use crate::backend::{Contended, Hints};
 use crate::jitter::jittered;
 use crate::observe::WokenBy;
-use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
 /// How long this process waits for other processes to acquire a key that it released for them.
@@ -42,18 +38,11 @@ const POLITE: Duration = Duration::from_millis(5);
 
 /// Contends for a key as a task, until an acquire of this process holds it or none waits for it.
 ///
-/// If dropped with its runtime, or not started because that has ended, waiters in other runtimes
-/// continue.
+/// If dropped with its runtime, or not started because that has ended, it rejects the waiters.
 pub(super) struct AcquireLoop {
     engine: Arc<Engine>,
     key: LockKey,
-    home: RuntimeId,
     wakeup: Wakeup,
-    in_flight: Option<Attempt>,
-    /// The lease and the TTL of the attempt whose reply is still to come.
-    unanswered: Option<(LeaseNumber, Span)>,
-    /// Whether an acquire sent the attempt in flight.
-    took_over: bool,
     hints: Option<Hints>,
     /// Whether the subscription has taken effect.
     listens: bool,
@@ -74,20 +63,11 @@ pub(super) struct AcquireLoop {
 }
 
 impl AcquireLoop {
-    pub(super) fn new(
-        engine: &Arc<Engine>,
-        key: &LockKey,
-        home: RuntimeId,
-        wakeup: Wakeup,
-    ) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, key: &LockKey, wakeup: Wakeup) -> Self {
         Self {
             engine: Arc::clone(engine),
             key: key.clone(),
-            home,
             wakeup,
-            in_flight: None,
-            unanswered: None,
-            took_over: false,
             hints: None,
             listens: false,
             queued: None,
@@ -101,21 +81,11 @@ impl AcquireLoop {
         }
     }
 
-    /// Sets an attempt in flight to continue with.
-    pub(super) fn with_attempt(mut self, attempt: Attempt) -> Self {
-        self.unanswered = Some((LeaseNumber::of(attempt.lease), attempt.terms.ttl));
-        self.in_flight = Some(attempt);
-        self.took_over = true;
-        self
-    }
-
     /// Starts the task, which first lets the processes in `yielded` acquire the key. Without that, the process
     /// that is notified first, mostly the same one, would win each time.
-    pub(super) fn spawn(mut self, yielded: Yielded) {
-        if let Some(home) = self.engine.home(self.home) {
-            self.home = home.id;
-            home.runtime.spawn(self.run(yielded));
-        }
+    pub(super) fn spawn(self, yielded: Yielded) {
+        let home = Arc::clone(&self.engine.home);
+        home.spawn(self.run(yielded));
     }
 
     /// Attempts, subscribes, attempts again, then waits. The second attempt, caused by the first hint of
@@ -136,7 +106,7 @@ impl AcquireLoop {
             Yielded::To(watchers) => watchers.get().saturating_add(1),
             Yielded::ToUnknown => 2,
         };
-        let is_in_line = self.key.is_of_permit() && self.in_flight.is_none();
+        let is_in_line = self.key.is_of_permit();
         if is_in_line && !self.take_turn().await {
             return;
         }
@@ -147,7 +117,7 @@ impl AcquireLoop {
                 true => REFRESH,
                 false => POLITE,
             };
-            if !self.pause(Moment::now() + jittered(first), false).await {
+            if !self.pause(self.engine.now() + jittered(first), false).await {
                 return;
             }
         }
@@ -160,13 +130,12 @@ impl AcquireLoop {
             let place = self.place_after(sent, &replied);
             let (outcome, unresolved) = judge(&self.engine, replied);
             if let Some((lease, ttl)) = unresolved {
-                (self.engine).resolve(&self.key, lease, unanswered(ttl), self.home);
+                (self.engine).resolve(&self.key, lease, unanswered(ttl));
             }
             let Self {
                 engine,
                 key,
                 wakeup,
-                home,
                 ..
             } = &*self;
             match outcome {
@@ -175,12 +144,12 @@ impl AcquireLoop {
                         engine.tally.woken(by);
                     }
                     return engine.event(key, |lane, effects| {
-                        lane.granted(key, wakeup, lease, *home, now, effects);
+                        lane.granted(key, wakeup, lease, now, effects);
                     });
                 }
                 Outcome::Never(error) => {
                     return engine.event(key, |lane, effects| {
-                        lane.refused_for_good(wakeup, mode, &error, *home, now, effects);
+                        lane.refused_for_good(wakeup, mode, &error, now, effects);
                     });
                 }
                 Outcome::NotYet(seen) => {
@@ -190,12 +159,7 @@ impl AcquireLoop {
                         place != Place::Out && self.listens && self.poll_after.is_none();
                     let last_attempt = matches!(seen, Seen::Busy(_)) && !is_notified;
                     let again_at = self.next_attempt(&seen, now);
-                    let refused = Refused {
-                        sent,
-                        seen,
-                        place,
-                        home: self.home,
-                    };
+                    let refused = Refused { sent, seen, place };
                     self.engine.event(&self.key, |lane, effects| {
                         lane.refused(&self.wakeup, refused, now, effects);
                     });
@@ -243,78 +207,28 @@ impl AcquireLoop {
                 self.queued = None;
                 // An earlier attempt under this lease entered the queue, and this one did not refresh it.
                 if matches!(outcome, Ok(Contended::Waiting { .. })) && lease != sent {
-                    self.engine.resolve(&self.key, lease, PLACE, self.home);
+                    self.engine.resolve(&self.key, lease, PLACE);
                 }
                 Place::Out
             }
         }
     }
 
-    /// Makes an attempt, or continues the one in flight, and returns the number of the attempt with the reply.
-    /// Returns `None` if no waiter is left.
+    /// Makes an attempt, and returns its number with the reply. Returns `None` if no waiter is left.
     ///
     /// # Cancel safety
     ///
     /// Dropped only with the runtime.
     async fn attempt(&mut self) -> Option<(LeaseNumber, Replied)> {
-        let (sent, mut attempt) = match self.in_flight.take() {
-            Some(attempt) => (LeaseNumber::of(attempt.lease), attempt),
-            None => {
-                let sent = LeaseNumber::of(self.engine.new_lease_id());
-                let now = Moment::now();
-                let due = self.engine.stuck_at(now);
-                let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
-                    lane.begin_attempt(&self.wakeup, sent, now, due, effects)
-                })?;
-                self.unanswered = Some((lease, terms.ttl));
-                let lease = self.engine.lease_id(lease);
-                let (engine, key, listens) = (&self.engine, &self.key, self.listens);
-                (
-                    sent,
-                    contend(engine, key, lease, terms, listens, Moment::now()),
-                )
-            }
-        };
-        if !self.took_over {
-            let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
-            self.unanswered = None;
-            return Some((sent, replied));
-        }
-        // The reply may depend on the acquire's runtime, which may not run.
-        self.took_over = false;
-        let now = Moment::now();
-        let due = self.engine.stuck_at(now);
-        let reply = poll_fn(|cx| attempt.poll_reply(cx));
-        let replied = by(due, now, reply).await;
-        self.unanswered = None;
-        Some((sent, replied.unwrap_or_else(|| self.leave_behind(attempt))))
-    }
-
-    /// Returns an unknown result for an attempt without a reply, whose lease a task then releases.
-    fn leave_behind(&self, mut attempt: Attempt) -> Replied {
-        let unknown = Replied {
-            lease: attempt.lease,
-            terms: attempt.terms,
-            sent_at: attempt.sent_at,
-            now: Moment::now(),
-            outcome: Err(BackendError::unknown(NoReply)),
-        };
-        if let Some(home) = self.engine.home(self.home) {
-            home.unresolved.attempt_left_behind();
-            let left = LeftBehind {
-                engine: Arc::clone(&self.engine),
-                home: Arc::clone(&home),
-                key: self.key.clone(),
-                lease: LeaseNumber::of(attempt.lease),
-                ttl: unanswered(attempt.terms.ttl),
-                may_hold: true,
-            };
-            home.runtime.spawn(async move {
-                let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
-                left.end(&replied);
-            });
-        }
-        unknown
+        let sent = LeaseNumber::of(self.engine.new_lease_id());
+        let now = self.engine.now();
+        let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
+            lane.begin_attempt(&self.wakeup, sent, now, effects)
+        })?;
+        let lease = self.engine.lease_id(lease);
+        let (engine, key, listens) = (&self.engine, &self.key, self.listens);
+        let mut attempt = contend(engine, key, lease, terms, listens, self.engine.now());
+        Some((sent, poll_fn(|cx| attempt.poll_reply(cx)).await))
     }
 }
 
@@ -323,58 +237,14 @@ impl Drop for AcquireLoop {
         if self.over {
             return;
         }
-        // Only the end of its runtime drops the task early.
-        self.engine.homes.end(self.home);
-        let error = Error::new(ErrorKind::Unavailable).with_source(RuntimeEnded);
-        let now = Moment::now();
-        let drove = self.engine.event(&self.key, |lane, effects| {
-            lane.abandon(&self.wakeup, self.home, &error, now, effects)
+        // The end of its runtime drops the task early, and another one would not run.
+        self.engine.home.task_was_dropped();
+        let error = Error::new(ErrorKind::Unavailable).with_source(HomeEnded);
+        self.engine.event(&self.key, |lane, effects| {
+            lane.abandon_all(&self.wakeup, &error, self.engine.now(), effects);
         });
-        // The lease was released when another task replaced this one. The attempt may have taken effect since.
-        if !drove && let Some((lease, ttl)) = self.unanswered {
-            (self.engine).resolve(&self.key, lease, unanswered(ttl), self.home);
-        }
     }
 }
-
-/// An attempt whose reply only a task awaits. Its lease is released after the reply, or when the runtime drops the
-/// task. Until then, it counts as unresolved.
-struct LeftBehind {
-    engine: Arc<Engine>,
-    home: Arc<Home>,
-    key: LockKey,
-    lease: LeaseNumber,
-    ttl: Span,
-    /// Whether the lease may hold its key, or be in its queue.
-    may_hold: bool,
-}
-
-impl LeftBehind {
-    fn end(mut self, replied: &Replied) {
-        let outside = matches!(replied.outcome, Ok(Contended::Waiting { queued: None, .. }));
-        self.may_hold = !outside;
-    }
-}
-
-impl Drop for LeftBehind {
-    fn drop(&mut self) {
-        if self.may_hold {
-            self.engine
-                .resolve(&self.key, self.lease, self.ttl, self.home.id);
-        }
-        self.home.unresolved.attempt_ended();
-    }
-}
-
-/// The runtime that drove the attempt may have stopped.
-#[derive(Debug, thiserror::Error)]
-#[error("no reply to the attempt of an unpolled acquire")]
-struct NoReply;
-
-/// The task that contended for the lock was dropped with its runtime.
-#[derive(Debug, thiserror::Error)]
-#[error("runtime of the waiter was shut down")]
-struct RuntimeEnded;
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,12 @@
-//! The ordered index of deadlines: when each watchdog has to check which lane.
+//! The ordered index of deadlines: when the watchdog has to check which lane.
 //!
-//! Each shard of the lane table has one index, under its mutex, with one heap per runtime. A lock held
-//! briefly costs one push. Its entry outlives its lane, and is dropped when its time comes or when
+//! Each shard of the lane table has one index, under its mutex. A lock held briefly costs one push. Its entry outlives its lane, and is dropped when its time comes or when
 //! stale entries outnumber the live ones.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::clock::Moment;
-use crate::task::RuntimeId;
 
 /// The number of stale entries that are always tolerated.
 const SLACK: usize = 64;
@@ -23,68 +21,40 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Deadlines {
-    heaps: Vec<(RuntimeId, Heap)>,
-}
+pub(super) struct Deadlines(Heap);
 
 impl Deadlines {
-    /// Adds an entry. Returns `true` if it is the earliest of its runtime, whose watchdog must be notified.
+    /// Adds an entry. Returns `true` if it is the earliest, of which the watchdog must be notified.
     #[inline]
-    pub(super) fn push(&mut self, home: RuntimeId, entry: Entry) -> bool {
-        let heap = self.heap(home);
-        let is_first = heap.peek().is_none_or(|Reverse(first)| entry.at < first.at);
-        heap.push(Reverse(entry));
+    pub(super) fn push(&mut self, entry: Entry) -> bool {
+        let is_first = self.first().is_none_or(|first| entry.at < first.at);
+        self.0.push(Reverse(entry));
         is_first
     }
 
-    fn heap(&mut self, home: RuntimeId) -> &mut Heap {
-        let at = self.heaps.iter().position(|(id, _)| *id == home);
-        let at = at.unwrap_or_else(|| {
-            self.heaps.push((home, Heap::new()));
-            self.heaps.len() - 1
-        });
-        &mut self.heaps[at].1
+    pub(super) fn first(&self) -> Option<Entry> {
+        self.0.peek().map(|Reverse(entry)| *entry)
     }
 
-    pub(super) fn first(&self, home: RuntimeId) -> Option<Entry> {
-        let (_, heap) = self.heaps.iter().find(|(id, _)| *id == home)?;
-        heap.peek().map(|Reverse(entry)| *entry)
+    pub(super) fn pop(&mut self) -> Option<Entry> {
+        self.0.pop().map(|Reverse(entry)| entry)
     }
 
-    pub(super) fn pop(&mut self, home: RuntimeId) -> Option<Entry> {
-        self.heap(home).pop().map(|Reverse(entry)| entry)
-    }
-
-    pub(super) fn len(&self, home: RuntimeId) -> usize {
-        let heap = self.heaps.iter().find(|(id, _)| *id == home);
-        heap.map_or(0, |(_, heap)| heap.len())
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Drops stale entries once they outnumber the lanes.
     #[inline]
-    pub(super) fn drop_stale(
-        &mut self,
-        home: RuntimeId,
-        lanes: usize,
-        is_live: impl Fn(&Entry) -> bool,
-    ) {
-        let heap = self.heap(home);
-        if heap.len() > 2 * lanes + SLACK {
-            retain(heap, is_live);
+    pub(super) fn drop_stale(&mut self, lanes: usize, is_live: impl Fn(&Entry) -> bool) {
+        if self.0.len() > 2 * lanes + SLACK {
+            retain(&mut self.0, is_live);
         }
     }
 
     /// Drops all entries.
     pub(super) fn clear(&mut self) {
-        self.heaps.clear();
-    }
-
-    /// Moves the entries of an ended runtime to another.
-    pub(super) fn adopt(&mut self, ended: RuntimeId, home: RuntimeId) {
-        if let Some(at) = self.heaps.iter().position(|(id, _)| *id == ended) {
-            let (_, mut entries) = self.heaps.swap_remove(at);
-            self.heap(home).append(&mut entries);
-        }
+        self.0 = Heap::new();
     }
 }
 

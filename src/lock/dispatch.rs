@@ -6,16 +6,13 @@ use std::sync::Arc;
 
 use super::clock::{Moment, Span};
 use super::contender::AcquireLoop;
-use super::effect::{Effects, Granted, Loss, Outgoing, Work};
+use super::effect::{Effects, Given, Granted, Loss, Outgoing, Work};
 use super::engine::Engine;
 use super::few::Few;
-use super::home::Home;
 use super::lane::Lane;
 use super::lease::LeaseNumber;
-use super::take_over::take_over;
 use super::unresolved::UnknownLease;
 use super::{releaser, resolver, watchdog};
-use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
@@ -56,19 +53,24 @@ impl Engine {
             }
             grant.wake_listeners();
         });
-        each(grants, |Granted { reply, hold, given }| {
-            self.granted(&given.grant, hold);
+        each(grants, |granted| {
+            let Granted {
+                reply,
+                hold,
+                grant,
+                queued,
+            } = granted;
+            self.granted(&grant, hold);
             // The acquire was dropped concurrently.
-            if let Err(Ok(given)) = reply.send(Ok(given)) {
-                let home = self.release_home();
-                self.release(&given.grant, hold, home, None, Moment::now());
+            if let Err(Ok(given)) = reply.send(Ok(Given { grant, queued })) {
+                self.release(&given.grant, hold, None, self.now());
             }
         });
         each(reports, |(report, outcome)| {
             // The `release` future may have been dropped.
             drop(report.reply.send(outcome));
         });
-        each(deadlines, |(home, at)| watchdog::set(self, home, at));
+        each(deadlines, |at| watchdog::set(self, at));
         each(work, |work| self.start(key, work));
         if std::mem::take(outlive_lane) {
             self.lanes.started();
@@ -84,16 +86,15 @@ impl Engine {
 
     fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
         match work {
-            Work::Contend {
-                home,
-                wakeup,
-                yielded,
-            } => AcquireLoop::new(self, key, home, wakeup).spawn(yielded),
-            Work::TakeOver { attempt, home } => take_over(self, key, &attempt, home),
-            Work::Return(home) => releaser::enqueue(self, key, home),
-            Work::ReturnAgain(lease, home) => releaser::send_again(self, key, lease, home),
-            Work::ResolveGranted(outgoing, home) => self.resolve_granted(key, outgoing, home),
-            Work::Resolve { lease, ttl, home } => self.resolve(key, lease, ttl, home),
+            Work::Contend { wakeup, yielded } => AcquireLoop::new(self, key, wakeup).spawn(yielded),
+            Work::FinishAttempt(attempt) => self.home.spawn(attempt.into_task()),
+            Work::Return => releaser::enqueue(self, key),
+            Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
+            Work::ResolveGranted(Outgoing { lease, ttl }) => {
+                let lease = UnknownLease::granted(lease, self.now() + ttl);
+                resolver::add(self, key, lease);
+            }
+            Work::Resolve { lease, ttl } => self.resolve(key, lease, ttl),
         }
     }
 
@@ -102,59 +103,17 @@ impl Engine {
     ///
     /// The time counts from now because a resent attempt, or a renewal without a reply, may have set the
     /// expiry later than this process can determine.
-    pub(super) fn resolve(
-        self: &Arc<Self>,
-        key: &LockKey,
-        lease: LeaseNumber,
-        ttl: Span,
-        home: RuntimeId,
-    ) {
-        let lease = UnknownLease::attempted(lease, Moment::now() + ttl);
-        self.resolve_lease(key, lease, home);
+    pub(super) fn resolve(self: &Arc<Self>, key: &LockKey, lease: LeaseNumber, ttl: Span) {
+        let lease = {
+            let now = self.now();
+            UnknownLease::attempted(lease, now + ttl, now)
+        };
+        resolver::add(self, key, lease);
     }
 
-    /// As [`resolve`](Self::resolve), for a lease that was granted before. If a task releases it already, in whichever
-    /// runtime, no other task has to.
-    fn resolve_granted(self: &Arc<Self>, key: &LockKey, outgoing: Outgoing, home: RuntimeId) {
-        let Outgoing { lease, ttl } = outgoing;
-        let unknown = UnknownLease::granted(lease, Moment::now() + ttl);
-        let homes = self.homes.all();
-        match homes.iter().find(|home| home.unresolved.has(key, lease)) {
-            Some(home) => resolver::add(self, home, key, unknown),
-            None => self.resolve_lease(key, unknown, home),
-        }
-    }
-
-    pub(super) fn resolve_lease(
-        self: &Arc<Self>,
-        key: &LockKey,
-        lease: UnknownLease,
-        home: RuntimeId,
-    ) {
-        match self.home(home) {
-            Some(home) => resolver::add(self, &home, key, lease),
-            // The runtime that was set has ended, and no other one follows: the leases expire.
-            None if self.homes.is_fixed() => {}
-            None => {
-                self.homes.unresolved.add(key.clone(), lease);
-                // A runtime that came since has not seen it.
-                if let Some(home) = self.homes.any() {
-                    self.resolve_kept(&home);
-                }
-            }
-        }
-    }
-
-    /// Resolves in `home` what was kept while no runtime was left.
-    pub(super) fn resolve_kept(self: &Arc<Self>, home: &Arc<Home>) {
-        for (key, lease) in self.homes.unresolved.abandon() {
-            resolver::add(self, home, &key, lease);
-        }
-    }
-
-    /// Drops the expired leases that no runtime is left to return.
+    /// Drops the expired leases that a home that has ended did not return.
     pub(super) fn forget_expired(self: &Arc<Self>) {
-        let now = Moment::now();
+        let now = self.now();
         // Few lanes are expired.
         let mut expired = Vec::new();
         self.lanes.inspect_all(|key, lane| {
@@ -167,7 +126,6 @@ impl Engine {
 
     /// As [`forget_expired`](Self::forget_expired), for these lanes.
     pub(super) fn forget(self: &Arc<Self>, expired: &[LockKey], now: Moment) {
-        self.homes.unresolved.forget_expired(now);
         for key in expired {
             self.event(key, |lane, effects| lane.forget_if_expired(now, effects));
         }

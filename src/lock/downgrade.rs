@@ -1,6 +1,6 @@
 //! The downgrade of a guard from exclusive to shared.
 //!
-//! A task in the runtime of the caller sends the command, one task for each key, and the lane applies the reply
+//! A task at home sends the command, one task for each key, and the lane applies the reply
 //! (`lane/downgrading.rs`).
 //!
 //! | the future is dropped | effect |
@@ -8,10 +8,10 @@
 //! | before its first poll | none |
 //! | later | the tasks complete the downgrade; a further call awaits the same result |
 //!
-//! | the runtime of a task ends | effect |
+//! | the home ends | effect |
 //! |---|---|
 //! | before the command is sent | the lock stays exclusive |
-//! | later | the result is unknown: the guard is lost, and another runtime releases the lease |
+//! | later | the result is unknown: the guard is lost, and the lease expires |
 //!
 //! A reply that comes after the end of the lease changes nothing: the guard is lost, and the lease is released.
 
@@ -25,10 +25,9 @@ use super::clock::Moment;
 use super::effect::{Effects, Report, Wakeup};
 use super::engine::Engine;
 use super::grant::Grant;
-use super::lane::{Replied, Reserved, Turn};
+use super::lane::{Reserved, Turn};
 use super::lost::Lost;
 use crate::backend::{BackendError, Mode, Renewal};
-use crate::task::RuntimeId;
 use crate::{Error, ErrorKind};
 
 /// The downgrade of a guard that has begun.
@@ -45,7 +44,7 @@ impl Engine {
     /// # Errors
     ///
     /// Returns [`Lost`](ErrorKind::Lost), [`InvalidOption`](ErrorKind::InvalidOption),
-    /// [`Unsupported`](ErrorKind::Unsupported), or [`Misconfigured`](ErrorKind::Misconfigured) outside a runtime.
+    /// [`Unsupported`](ErrorKind::Unsupported), or [`Unavailable`](ErrorKind::Unavailable) if the home has ended.
     pub(super) fn downgrade(
         self: &Arc<Self>,
         grants: &[Arc<Grant>],
@@ -54,7 +53,8 @@ impl Engine {
         if !self.backend.modes().include(Mode::Shared) {
             return Err(Error::new(ErrorKind::Unsupported));
         }
-        let (home, now) = (self.current_home()?, Moment::now());
+        self.require_home()?;
+        let now = self.now();
         let mut tasks = Vec::new();
         for grant in grants {
             let wakeup = Wakeup::default();
@@ -65,7 +65,6 @@ impl Engine {
             if reserved? == Reserved::Yes {
                 tasks.push(Task {
                     engine: Arc::clone(self),
-                    home,
                     grant: Arc::clone(grant),
                     wakeup,
                     sent: None,
@@ -75,13 +74,7 @@ impl Engine {
         }
         let start = |task: Task| {
             let (reply, result) = oneshot::channel();
-            let report = Box::new(Report {
-                reply,
-                home: Some(home),
-            });
-            if let Some(home) = self.home(home) {
-                home.runtime.spawn(run(task, report));
-            }
+            self.home.spawn(run(task, Box::new(Report { reply })));
             result
         };
         Ok(Downgrade {
@@ -124,7 +117,6 @@ impl Downgrade {
 /// The downgrade of one key. If dropped before its end, it has ended without a reply.
 struct Task {
     engine: Arc<Engine>,
-    home: RuntimeId,
     grant: Arc<Grant>,
     wakeup: Wakeup,
     /// The command and when it was sent.
@@ -142,15 +134,10 @@ async fn run(mut task: Task, report: Box<Report>) {
 
 impl Task {
     async fn run(&mut self) -> Result<(), Error> {
-        let Self {
-            engine,
-            grant,
-            home,
-            ..
-        } = self;
+        let Self { engine, grant, .. } = self;
         let key = grant.key();
         let (lease, ttl, sent_at) = loop {
-            let now = Moment::now();
+            let now = engine.now();
             match engine.event(key, |lane, _| lane.send_downgrade(grant, now)) {
                 Turn::Send(lease, ttl) => break (lease, ttl, now),
                 Turn::Wait => self.wakeup.notified().await,
@@ -163,9 +150,8 @@ impl Task {
             .downgrade(downgrade.clone())
             .await;
         engine.event(key, |lane, effects| {
-            let now = Moment::now();
-            let replied = Replied { home: *home, now };
-            lane.downgraded(grant, &downgrade, sent_at, outcome, replied, effects)
+            let now = engine.now();
+            lane.downgraded(grant, &downgrade, sent_at, outcome, now, effects)
         })
     }
 }
@@ -179,17 +165,13 @@ impl Drop for Task {
         let Some((downgrade, sent_at)) = self.sent.take() else {
             return engine.event(grant.key(), |lane, _| lane.cancel_downgrade(grant));
         };
-        engine.homes.end(self.home);
-        let home = engine.homes.any().map_or(self.home, |home| home.id);
-        let replied = Replied {
-            home,
-            now: Moment::now(),
-        };
+        engine.home.task_was_dropped();
         let unknown = Err(BackendError::unknown(
             "the runtime of the downgrade has ended",
         ));
         let outcome = engine.event(grant.key(), |lane, effects| {
-            lane.downgraded(grant, &downgrade, sent_at, unknown, replied, effects)
+            let now = engine.now();
+            lane.downgraded(grant, &downgrade, sent_at, unknown, now, effects)
         });
         // The caller observes the loss of its guard.
         drop(outcome);

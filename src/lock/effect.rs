@@ -5,28 +5,35 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::attempt::InlineAttempt;
 use super::claim::HoldId;
 use super::clock::{Moment, Span};
 use super::few::Few;
-use super::given::Given;
+use super::first_attempt::in_place::TakenAttempt;
 use super::grant::Grant;
 use super::lease::LeaseNumber;
 use super::place::PLACE;
 use super::yielded::Yielded;
 use crate::Error;
-use crate::task::RuntimeId;
 
 /// Resolves a waiter.
 pub(super) type Reply = oneshot::Sender<Result<Given, Error>>;
+
+/// Resolves the future of a waiter.
+pub(super) type Answer = oneshot::Receiver<Result<Given, Error>>;
+
+/// A hold for a waiter.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) grant: Arc<Grant>,
+    /// Whether the waiter waited for its turn, and not only for the reply to its own first attempt.
+    pub(super) queued: bool,
+}
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release). Lanes store it boxed, because most
 /// releases are not awaited.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) reply: oneshot::Sender<Result<(), Error>>,
-    /// The runtime of the caller. Its watchdog ends the return in time, so the future needs no timer there.
-    pub(super) home: Option<RuntimeId>,
 }
 
 /// Wakes and identifies the task of one acquire loop.
@@ -41,8 +48,8 @@ pub(super) struct Effects {
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
     pub(super) losses: Few<Loss>,
     pub(super) reports: Few<(Box<Report>, Result<(), Error>)>,
-    /// The next deadlines of the lane, each with the runtime whose watchdog must be notified.
-    pub(super) deadlines: Few<(RuntimeId, Moment)>,
+    /// The next deadline of the lane, of which the watchdog must be notified.
+    pub(super) deadlines: Few<Moment>,
     pub(super) work: Few<Work>,
     /// The lane is idle or only yields, so the table counts its work until it was started.
     pub(super) outlive_lane: bool,
@@ -61,37 +68,27 @@ pub(super) struct Loss {
 pub(super) struct Granted {
     pub(super) reply: Reply,
     pub(super) hold: HoldId,
-    pub(super) given: Given,
+    pub(super) grant: Arc<Grant>,
+    pub(super) queued: bool,
 }
 
-/// Background work to start, in the given runtime.
+/// Background work to start.
 #[derive(Debug)]
 pub(super) enum Work {
     /// Start an acquire loop that `wakeup` wakes. The processes in `yielded` may acquire the key first.
-    Contend {
-        home: RuntimeId,
-        wakeup: Wakeup,
-        yielded: Yielded,
-    },
-    /// Finish the attempt of an acquire that is not polled.
-    TakeOver {
-        attempt: Arc<InlineAttempt>,
-        home: RuntimeId,
-    },
+    Contend { wakeup: Wakeup, yielded: Yielded },
+    /// Finish the first attempt of an acquire that is not polled, from home.
+    FinishAttempt(TakenAttempt),
     /// Return the lease of this lane to the backend.
-    Return(RuntimeId),
-    /// Resend the release of this lease: the task that sent it has stopped.
-    ReturnAgain(Outgoing, RuntimeId),
+    Return,
+    /// Send the release of this lease from home as well: the task that sent it may not run.
+    ReturnAgain(Outgoing),
     /// Release a lease that was granted before, and that the backend may still hold, until the backend confirms it or it
     /// must have expired.
-    ResolveGranted(Outgoing, RuntimeId),
+    ResolveGranted(Outgoing),
     /// Release the lease or the place of an attempt that may yet take effect, until the backend confirms it or it must
     /// have expired.
-    Resolve {
-        lease: LeaseNumber,
-        ttl: Span,
-        home: RuntimeId,
-    },
+    Resolve { lease: LeaseNumber, ttl: Span },
 }
 
 /// A lease whose release is in flight. The lane may drop it before the reply.
@@ -121,11 +118,10 @@ impl Effects {
     }
 
     /// Leaves the queue of the backend.
-    pub(super) fn leave(&mut self, place: LeaseNumber, home: RuntimeId) {
+    pub(super) fn leave(&mut self, place: LeaseNumber) {
         self.work.push(Work::Resolve {
             lease: place,
             ttl: PLACE,
-            home,
         });
     }
 

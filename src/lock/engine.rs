@@ -9,17 +9,16 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::clock::{Moment, Span};
-use super::home::{Home, Homes};
+use super::home::{Forked, Home, HomeEnded};
 use super::lease::LeaseNumber;
 use super::options::Options;
 use super::room::Room;
 use super::seats::{Seat, Seats};
 use super::table::Lanes;
-use super::unresolved::Unresolved;
-use crate::backend::{ErasedBackend, Hints, LeaseId};
+use crate::backend::{BackendError, BackendErrorKind, BoxFuture, ErasedBackend, Hints, LeaseId};
 use crate::key::KeyMap;
 use crate::observe::{RenewalOutage, Tally};
-use crate::task::{Runtime, RuntimeId};
+use crate::task::{Runtime, with_caller_context, with_output};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
 /// The state of one manager. The alignment keeps the reference count, like [`Numbers`], on a cache
@@ -28,14 +27,12 @@ use crate::{Error, ErrorKind, LockKey, Owner};
 pub(super) struct Engine {
     pub(super) backend: Arc<dyn ErasedBackend>,
     pub(super) options: Options,
-    /// Whether the backend replies without waiting, so that a release needs no task.
-    pub(super) replies_at_once: bool,
     /// The longest time that one command of the backend takes.
     pub(super) response_timeout: Duration,
     /// The length of a lease without one of its own.
     renewed_lease: Span,
     pub(super) lanes: Lanes,
-    pub(super) homes: Homes,
+    pub(super) home: Arc<Home>,
     seats: Seats,
     pub(super) room: Arc<Room>,
     closing: AtomicBool,
@@ -63,15 +60,14 @@ impl Engine {
     ) -> Self {
         let response_timeout = backend.response_timeout();
         Self {
-            replies_at_once: backend.immediate().is_some(),
             backend,
             renewed_lease: Span::new(options.watchdog_timeout),
-            lanes: Lanes::new(response_timeout),
+            lanes: Lanes::new(),
             seats: Seats::new(options.max_waiters),
             room: Room::new(options.read_ahead, options.max_read_ahead),
             options,
             response_timeout,
-            homes: Homes::new(runtime),
+            home: Arc::new(Home::new(runtime)),
             closing: AtomicBool::new(false),
             has_permits: AtomicBool::new(false),
             #[cfg(feature = "dashboard")]
@@ -160,17 +156,64 @@ impl Engine {
         Arc::clone(&self.closed)
     }
 
+    /// Returns the present moment.
+    #[inline]
+    pub(super) fn now(&self) -> Moment {
+        self.home.clock.now()
+    }
+
+    /// Checks that the home is in this process, before a caller waits for it. A check costs a system call.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Unavailable`](ErrorKind::Unavailable) after a fork.
+    fn require_own_process(&self) -> Result<(), Error> {
+        match self.home.is_of_this_process() {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Unavailable).with_source(Forked)),
+        }
+    }
+
+    /// Runs a command near the caller, and returns its outcome.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the command is finished in the background.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        command: BoxFuture<Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        if self.backend.immediate().is_some() {
+            return command.await;
+        }
+        if !self.home.is_of_this_process() {
+            let kind = BackendErrorKind::Unavailable;
+            return Err(BackendError::refused(kind, Forked));
+        }
+        let (task, outcome) = with_output(with_caller_context(command));
+        self.home.spawn_near(task);
+        let ended = || Err(BackendError::unknown(HomeEnded));
+        outcome.await.unwrap_or_else(ended)
+    }
+
     /// Returns when a command that is sent now counts as stuck.
     pub(super) fn stuck_at(&self, now: Moment) -> Moment {
         now + self.response_timeout
+    }
+
+    /// Returns when a first attempt that is sent now counts as unanswered, after the error of the backend itself.
+    pub(super) fn unanswered_at(&self, now: Moment) -> Moment {
+        self.stuck_at(now) + Duration::from_millis(10)
     }
 
     /// Reserves a place among the waiters of the manager.
     ///
     /// # Errors
     ///
-    /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved.
+    /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved, and
+    /// [`Unavailable`](ErrorKind::Unavailable) in a fork of the manager's process.
     pub(super) fn reserve_seat(&self) -> Result<Seat, Error> {
+        self.require_own_process()?;
         let seat = self.seats.take();
         seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
@@ -200,11 +243,6 @@ impl Engine {
     /// Returns how many acquires of this process wait for a permit of `key`.
     pub(super) fn permit_waiters(&self, key: &LockKey) -> usize {
         self.seats.permit_waiters(key)
-    }
-
-    /// Returns the runtime with this id, or another one if it has ended.
-    pub(super) fn home(&self, id: RuntimeId) -> Option<Arc<Home>> {
-        self.homes.get(id).or_else(|| self.homes.any())
     }
 
     /// Returns the items in batches of at most `size`, each with keys of only one backend group. Groups
@@ -241,10 +279,7 @@ impl Engine {
     pub(super) fn unresolved(&self) -> usize {
         // Read first: a release that starts in between is counted twice, and never missed.
         let unstarted = self.lanes.unstarted();
-        let homes = self.homes.all();
-        let unresolved = homes.iter().map(|home| &home.unresolved);
-        let unresolved = unresolved.chain([&self.homes.unresolved]);
-        unstarted + unresolved.map(Unresolved::len).sum::<usize>()
+        unstarted + self.home.unresolved.len()
     }
 
     pub(super) fn lease_span(&self, lease: Option<Duration>) -> Span {

@@ -1,24 +1,24 @@
 //! The entry of an acquire into the lane of one key: a grant, its own first attempt, or a place in the queue.
 
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::attempt::{Attempt, InFlight, Inline, InlineAttempt, Queued, unanswered};
+use super::attempt::unanswered;
 use super::claim::{Claim, QueuePosition};
 use super::clock::Moment;
-use super::command::{Outcome, attempt_now, judge, send};
-use super::contender::AcquireLoop;
-use super::effect::{Effects, Work};
+use super::command::{Outcome, attempt_now, judge};
+use super::effect::{Answer, Effects, Given, Reply, Work};
 use super::engine::Engine;
-use super::given::{Given, PickUp};
+use super::first_attempt::in_place::InPlace;
+use super::first_attempt::{BeginningAttempt, FirstAttempt};
 use super::grant::Grant;
-use super::lane::{Entered, Lane, Seen, Waiter};
+use super::lane::UNPOLLED;
+use super::lane::{Entered, First, Lane, Seen, Waiter};
 use super::lease::LeaseNumber;
 use super::line::LONGEST_IN_LINE;
-use super::yielded::Yielded;
+use super::seats::Seat;
 use crate::backend::Mode;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -26,25 +26,16 @@ use crate::{Error, ErrorKind, LockKey};
 pub(super) enum Step {
     /// The caller creates the [`Hold`](super::guard::Hold) of a grant at once: without one, nothing releases it.
     Done(Result<Arc<Grant>, Error>),
-    Slow(Stage),
+    Slow(Queued),
 }
 
-/// The event for which the acquire waits.
-pub(super) enum Stage {
-    /// The reply to its first attempt, which is in flight.
-    Attempting(Arc<InlineAttempt>),
-    /// A grant or a rejection as a waiter.
-    Queued(Queued),
-    Over,
-}
-
-impl Stage {
-    pub(super) fn queue_position(&self) -> QueuePosition {
-        match self {
-            Self::Queued(queued) => queued.position,
-            Self::Attempting(_) | Self::Over => None,
-        }
-    }
+/// The wait of an acquire in the queue of its lane: for its turn, or for the reply to its own first attempt.
+pub(super) struct Queued {
+    pub(super) answer: Answer,
+    /// `None` during the first attempt.
+    pub(super) position: QueuePosition,
+    /// The first attempt, which the acquire begins.
+    pub(super) first: Option<BeginningAttempt>,
 }
 
 /// The result of the first event of an acquire.
@@ -53,8 +44,6 @@ enum Start {
     Nested(Arc<Grant>),
     Queued(Queued),
     Rejected(Error),
-    /// The lane was idle, and the caller has to send the attempt.
-    Send(Arc<InlineAttempt>),
 }
 
 /// Enters the lane or joins its queue. All steps without waiting share one reading of the clock, `now`.
@@ -71,24 +60,8 @@ pub(super) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
     match start {
         Start::Granted(grant) => Step::Done(Ok(granted(engine, claim, grant))),
         Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
-        Start::Queued(queued) => Step::Slow(Stage::Queued(queued)),
+        Start::Queued(queued) => Step::Slow(queued),
         Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
-        Start::Send(inline) => match engine.reserve_seat() {
-            Ok(seat) => {
-                let attempt = send(engine, key, engine.new_lease_id(), claim.terms, now);
-                *inline.state() = Inline::InFlight(InFlight {
-                    attempt,
-                    claim: *claim,
-                    seat,
-                    waker: Waker::noop().clone(),
-                });
-                Step::Slow(Stage::Attempting(inline))
-            }
-            Err(overloaded) => {
-                leave_inline(engine, key, claim, None, Seen::Nothing);
-                Step::Done(Err(overloaded))
-            }
-        },
     }
 }
 
@@ -114,7 +87,7 @@ pub(super) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Er
     let waiters = u32::try_from(engine.permit_waiters(key)).unwrap_or(u32::MAX);
     let turn = PERMIT_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
     let turn = error.lease_left().map_or(turn, |left| left.min(turn));
-    let now = Moment::now();
+    let now = engine.now();
     let excludes = |lane: &Lane| lane.free_at(now).since(now);
     let lock = engine.lanes.inspect(key.stored(), excludes);
     let turn = turn.max(lock.unwrap_or_default());
@@ -176,14 +149,14 @@ fn nested(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
 
 /// Returns the grant of a waiter, which creates its hold, or `None` if the grant was withdrawn.
 pub(super) fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Option<Arc<Grant>> {
-    let Given { grant, pick_up } = given;
-    let picked_up = match pick_up {
-        _ if claim.grouped => true,
-        PickUp::Flag => grant.pick_up(),
-        PickUp::Event => {
-            let now = Moment::now();
-            engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim, now))
-        }
+    let Given { grant, .. } = given;
+    let picked_up = if claim.grouped {
+        true
+    } else if grant.first_hold() == claim.hold {
+        // No other acquire shares the flag.
+        grant.pick_up()
+    } else {
+        engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim.hold))
     };
     picked_up.then_some(grant)
 }
@@ -221,19 +194,33 @@ fn attempt(
     let lease = engine.new_lease_id();
     // A backend in this process replies under the mutex of the lane, so no other event intervenes.
     let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
-        let inline = Arc::<InlineAttempt>::default();
-        lane.contend_inline(&inline, claim, now);
-        return Start::Send(inline);
+        let seat = match engine.reserve_seat() {
+            Ok(seat) => seat,
+            Err(overloaded) => return Start::Rejected(overloaded),
+        };
+        let (reply, answer) = oneshot::channel();
+        let waiter = waiter(claim, reply, seat);
+        let attempted = (LeaseNumber::of(lease), claim.terms.ttl);
+        let in_place = engine.home.is_near_caller().then(InPlace::default);
+        let first = First {
+            due: engine.unanswered_at(now),
+            in_place: in_place.clone().map(|it| (it, now + UNPOLLED)),
+        };
+        let wakeup = lane.attempt_first(waiter, attempted, first);
+        let attempt = FirstAttempt::new(engine, key, wakeup, claim, lease, now);
+        return Start::Queued(Queued {
+            answer,
+            position: None,
+            first: Some(BeginningAttempt { attempt, in_place }),
+        });
     };
     let (outcome, unresolved) = judge(engine, replied);
     if let Some((lease, ttl)) = unresolved {
-        let (ttl, home) = (unanswered(ttl), claim.home);
-        effects.work.push(Work::Resolve { lease, ttl, home });
+        let ttl = unanswered(ttl);
+        effects.work.push(Work::Resolve { lease, ttl });
     }
     match outcome {
-        Outcome::Granted(lease) => {
-            Start::Granted(lane.granted_inline(key, claim, lease, now, effects))
-        }
+        Outcome::Granted(lease) => Start::Granted(lane.granted_at_once(key, claim, lease, now)),
         Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
             Start::Rejected(seen.error(now))
         }
@@ -261,14 +248,13 @@ fn queue(
     match engine.reserve_queue_seat(key, limit) {
         Ok(seat) => {
             let (reply, answer) = oneshot::channel();
-            let waiter = Waiter {
-                claim: *claim,
-                reply,
-                _seat: seat,
-            };
+            let waiter = waiter(claim, reply, seat);
             lane.enqueue(waiter, seen, now, effects);
-            let position = lane.position(claim.ticket);
-            Start::Queued(Queued { answer, position })
+            Start::Queued(Queued {
+                answer,
+                position: lane.position(claim.ticket),
+                first: None,
+            })
         }
         // The bound is of the manager, but a later acquire joins this queue.
         Err(overloaded) => Start::Rejected(overloaded.with_retry_after(lane.free_in(now))),
@@ -290,26 +276,11 @@ fn admit(
     lane.enter(key, claim, now, effects)
 }
 
-/// Ends the inline acquire, after a rejected attempt with the reply `seen`, or with it in flight.
-pub(super) fn leave_inline(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    claim: &Claim,
-    attempt: Option<Attempt>,
-    seen: Seen,
-) {
-    let home = claim.home;
-    let in_flight = attempt
-        .as_ref()
-        .map(|attempt| (LeaseNumber::of(attempt.lease), attempt.terms.ttl));
-    let now = Moment::now();
-    let wakeup = engine.event(key, |lane, effects| {
-        lane.inline_leaves(in_flight, seen, home, now, engine.stuck_at(now), effects)
-    });
-    if let (Some(wakeup), Some(attempt)) = (wakeup, attempt) {
-        AcquireLoop::new(engine, key, home, wakeup)
-            .with_attempt(attempt)
-            .spawn(Yielded::ToNobody);
+fn waiter(claim: &Claim, reply: Reply, seat: Seat) -> Waiter {
+    Waiter {
+        claim: *claim,
+        reply,
+        seat,
     }
 }
 

@@ -41,19 +41,6 @@ impl<T> Few<T> {
         };
     }
 
-    pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        match self {
-            Self::One(item) if !keep(item) => *self = Self::Empty,
-            Self::Several(items) => {
-                items.retain(keep);
-                if items.is_empty() {
-                    *self = Self::Empty;
-                }
-            }
-            Self::Empty | Self::One(_) => {}
-        }
-    }
-
     #[cfg(test)]
     #[track_caller]
     pub(super) fn remove(&mut self, at: usize) -> T {
@@ -92,16 +79,7 @@ mod tests {
             assert_eq!((few.is_empty(), few.len()), (count == 0, count));
             few.push(count);
         }
-        few.retain(|item| *item != 1);
+        assert_eq!(few.remove(1), 1);
         assert_eq!(*few, [0, 2, 3]);
-        assert_eq!(few.remove(1), 2);
-        assert_eq!(*few, [0, 3]);
-    }
-
-    #[test]
-    fn list_without_retained_items_is_empty() {
-        let mut few = Few::Several(vec![1, 2]);
-        few.retain(|_| false);
-        assert!(few.is_empty());
     }
 }

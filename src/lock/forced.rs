@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::clock::Moment;
 use super::effect::Report;
 use super::engine::Engine;
 use super::manager::{LockManager, valid};
@@ -53,14 +52,13 @@ impl LockManager {
     ) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = self.engine();
-        engine.require_runtime()?;
+        engine.require_home()?;
         let outcome = match self.own(owner) {
             Some(owner) => force_here(engine, &key, owner).await,
             None => {
                 let backend = Arc::clone(&engine.backend);
                 let command = backend.force_release_held_by(key, owner.to_owned());
-                let outcome = engine.homes.entered(command).await;
-                outcome.map_err(Error::from)
+                engine.run(command).await.map_err(Error::from)
             }
         };
         engine.tally.force_released(match &outcome {
@@ -85,10 +83,10 @@ async fn force_here(
     key: &LockKey,
     owner: Owner,
 ) -> Result<ForceReleased, Error> {
-    let (home, now) = (engine.release_home(), Moment::now());
+    let now = engine.now();
     let (reply, reported) = oneshot::channel();
     let permit = engine.has_permits().then(|| key.permit_of(owner));
-    let mut report = Some(Box::new(Report { reply, home }));
+    let mut report = Some(Box::new(Report { reply }));
     let mut lanes = std::iter::once(key).chain(&permit);
     let until = lanes.find_map(|key| {
         engine.event(key, |lane, effects| {
@@ -98,7 +96,7 @@ async fn force_here(
     let Some(until) = until else {
         return Ok(ForceReleased::NotHeld);
     };
-    match by(until, now, reported).await {
+    match by(engine.home.clock, until, now, reported).await {
         Some(Ok(Ok(()))) => Ok(ForceReleased::Released),
         // The guard is lost, and the lease was lost before.
         Some(Ok(Err(error))) if error.kind() == ErrorKind::Lost => Ok(ForceReleased::Released),

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::clock::Moment;
 use super::engine::Engine;
 use crate::backend::Mode;
 use crate::observe::{Gauges, Name, Tally};
@@ -79,7 +78,7 @@ impl Engine {
 
     fn gauges(self: &Arc<Self>) -> Gauges {
         self.forget_expired();
-        let now = Moment::now();
+        let now = self.now();
         let mut gauges = Gauges {
             held: [[0; Mode::COUNT]; Name::COUNT],
             waiting: [0; Name::COUNT],

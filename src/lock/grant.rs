@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::claim::{Claim, HoldId};
-use super::clock::{AtomicMoment, Moment, Span};
+use super::clock::{AtomicMoment, Clock, Moment, Span};
 use super::ending::Ending;
 use crate::backend::Mode;
 use crate::observe::{LostReason, Name, RequestSpan, Via};
@@ -23,6 +23,7 @@ pub(super) struct Grant {
     /// The hold of the acquire that the grant was made for.
     first_hold: HoldId,
     token: AtomicI64,
+    clock: Clock,
     granted_at: Moment,
     waited: Span,
     via: Via,
@@ -85,6 +86,7 @@ impl Grant {
             owner: claim.owner,
             first_hold: claim.hold,
             token: AtomicI64::new(token.get()),
+            clock: claim.clock,
             granted_at: now,
             waited: now.span_since(claim.since),
             via,
@@ -115,6 +117,11 @@ impl Grant {
 
     pub(super) fn token(&self) -> FencingToken {
         FencingToken::of(self.token.load(Ordering::Acquire))
+    }
+
+    /// Returns the present moment of its manager.
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
     }
 
     pub(super) fn granted_at(&self) -> Moment {

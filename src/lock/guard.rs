@@ -17,7 +17,7 @@ use super::engine::Engine;
 use super::grant::Grant;
 use super::held::Held;
 use super::lost::Grants;
-use super::timeout::{by, polled_in};
+use super::timeout::by;
 use crate::observe::Via;
 use crate::{Error, ErrorKind};
 
@@ -114,29 +114,23 @@ impl Hold {
         let Some(engine) = self.engine.take() else {
             unreachable!("BUG: a hold is released once");
         };
-        let (home, now) = (engine.release_home(), Moment::now());
+        let now = engine.now();
         let release = |grant| {
             let (reply, reported) = oneshot::channel();
-            let report = Box::new(Report { reply, home });
-            let until = engine.release(grant, self.id, home, Some(report), now);
+            let report = Box::new(Report { reply });
+            let until = engine.release(grant, self.id, Some(report), now);
             Started { reported, until }
         };
-        // The caller may be in another runtime than the one that was set.
-        let own = home.filter(|_| !engine.homes.is_fixed());
+        let (may_not_run, clock) = (engine.home.may_not_run(), engine.home.clock);
         // All releases start before the first is awaited.
         let started: SmallVec<[_; 1]> = self.grants().iter().map(release).collect();
         async move {
             let mut outcome = Ok(());
-            for Started {
-                mut reported,
-                until,
-            } in started
-            {
-                let in_home = polled_in(own, &mut reported).await;
-                // No report arrives in time if the runtime of the releaser has stopped.
-                let reported = match in_home {
-                    Some(reported) => Some(reported),
-                    None => by(until, now, reported).await,
+            for Started { reported, until } in started {
+                // The watchdog ends the return in time, if it runs.
+                let reported = match may_not_run {
+                    true => by(clock, until, now, reported).await,
+                    false => Some(reported.await),
                 };
                 let unavailable = || Err(Error::new(ErrorKind::Unavailable));
                 outcome = outcome.and(reported.and_then(Result::ok).unwrap_or_else(unavailable));
@@ -169,10 +163,10 @@ impl Drop for Hold {
                 heir.inherit(LockGuard { hold });
                 return;
             }
-            let (home, now) = (engine.release_home(), Moment::now());
+            let now = engine.now();
             for grant in self.grants() {
                 // Completes at once or goes to the releaser; a lost lock needs neither.
-                engine.release(grant, self.id, home, None, now);
+                engine.release(grant, self.id, None, now);
             }
         }
     }
@@ -191,7 +185,7 @@ impl fmt::Debug for Hold {
 /// [`Held`], which has the state of the lock. There is one guard for each hold: `guard.clone()`
 /// returns a [`Held`], which does not extend the hold.
 ///
-/// Dropping never blocks and needs no runtime: without one, the lease expires.
+/// Dropping never blocks and needs no runtime.
 ///
 /// # Guards that are dropped at once
 ///
@@ -316,7 +310,7 @@ impl LockGuard {
     ///   the downgrade of another guard of the owner, which was dropped, is in flight. The source states what to do.
     /// - [`Unsupported`](ErrorKind::Unsupported) if the backend has no shared locks.
     /// - [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured) or
-    ///   [`KeyConflict`](ErrorKind::KeyConflict) if the backend rejects the command, or outside a runtime.
+    ///   [`KeyConflict`](ErrorKind::KeyConflict) if the backend rejects the command.
     ///
     /// With [`Lost`](ErrorKind::Lost), the lock was lost before, or the result of the command is unknown. The guard is
     /// lost then, and the lock is released in the background, whichever mode it has.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::claim::QueuePosition;
-use super::clock::{Moment, Span};
+use super::clock::Span;
 use super::lost::{Grants, Lost};
 use crate::backend::Mode;
 use crate::observe::{LostReason, Via};
@@ -99,13 +99,13 @@ impl Held {
     /// counts them. A suspend of a virtual machine whose hypervisor stops all its clocks does not count.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.hold_count() > 0 && self.grants.are_held(Moment::now())
+        self.hold_count() > 0 && self.grants.are_held(self.grants.now())
     }
 
     /// Returns the time until the lock is lost if no renewal succeeds, or zero if it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let now = Moment::now();
+        let now = self.grants.now();
         if self.hold_count() > 0 && self.grants.are_held(now) {
             self.grants.valid_until().since(now)
         } else {
@@ -153,7 +153,7 @@ impl Held {
 
     /// Returns `true` if the lock is lost at this moment, and `false` if it is held or released.
     pub(crate) fn is_lost(&self) -> bool {
-        self.grants.are_lost(Moment::now())
+        self.grants.are_lost(self.grants.now())
     }
 
     /// Completes when the lock is lost, before its lease can expire in the backend. Never completes if the

@@ -172,11 +172,6 @@ impl Lease {
         self.upkeep.in_flight_since()
     }
 
-    /// Returns when a renewal is sent without waiting for the reply to the command in flight.
-    pub(super) fn reply_due(&self) -> Option<Moment> {
-        self.upkeep.reply_due()
-    }
-
     pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight_since().is_some()
     }
@@ -251,12 +246,6 @@ impl Lease {
         }
     }
 
-    /// Makes a renewal due if the reply to a command in flight has not come within this time: another
-    /// runtime sent it, and may not run.
-    pub(super) fn expect_reply_within(&mut self, time: Duration, now: Moment) {
-        self.upkeep.expect_reply_within(time, now);
-    }
-
     /// Returns when the watchdog has to renew the lease, or `None` if it is not renewed or the reply to a
     /// command comes first.
     pub(super) fn next_renewal(&self) -> Option<Moment> {
@@ -286,12 +275,6 @@ impl Lease {
         Some(self.ttl.get())
     }
 
-    /// Stops the renewals because the runtime of the holder has ended.
-    pub(super) fn leave_to_expire(&mut self, now: Moment) {
-        self.give_up_renewal(now);
-        self.wanted = Wanted::Nothing;
-    }
-
     /// Ignores the command in flight because the task that sent it has stopped.
     pub(super) fn give_up_renewal(&mut self, now: Moment) {
         if self.is_in_flight() {
@@ -309,7 +292,7 @@ impl Lease {
     ) {
         match outcome {
             Ok(Renewed::Renewed | Renewed::Wanted) => {
-                let again = self.upkeep.is_due_again(now);
+                let again = self.upkeep.is_due_again();
                 let ttl = Span::new(ttl);
                 self.prolong(sent_at, ttl);
                 if again || self.ttl != ttl {

@@ -43,6 +43,11 @@ impl Grants {
         }
     }
 
+    /// Returns the present moment of their manager.
+    pub(super) fn now(&self) -> Moment {
+        self.first().now()
+    }
+
     pub(super) fn are_held(&self, now: Moment) -> bool {
         self.as_slice().iter().all(|grant| grant.is_held(now))
     }
@@ -54,14 +59,14 @@ impl Grants {
 
     /// Returns why a grant is lost, or `None` if none is.
     pub(super) fn lost_reason(&self) -> Option<LostReason> {
-        let now = Moment::now();
+        let now = self.now();
         let mut grants = self.as_slice().iter();
         grants.find_map(|grant| grant.lost_reason(now))
     }
 
     pub(super) fn valid_until(&self) -> Moment {
         let ends = self.as_slice().iter().map(|grant| grant.valid_until());
-        ends.min().unwrap_or_else(Moment::now)
+        ends.min().unwrap_or(Moment::FIRST)
     }
 
     /// Returns the state at `now`. Separate clock readings for each check could miss a deadline that passes
@@ -106,8 +111,11 @@ pin_project! {
         // The ids of the registered wakers, one per grant; `more` has those after the first.
         first: Option<u64>,
         more: Vec<Option<u64>>,
+        // Besides the watchdog, which code of the program may delay.
         #[pin]
         deadline: Timer,
+        // When the timer fired.
+        fired: Option<Moment>,
     }
 
     impl PinnedDrop for Lost {
@@ -126,13 +134,14 @@ impl Lost {
     pub(super) fn new(grants: Grants) -> Self {
         let more = vec![None; grants.as_slice().len() - 1];
         // Reading the clock detects a suspend, which the conversion of a moment does not.
-        let now = Moment::now();
+        let now = grants.now();
         let deadline = Timer::at(grants.valid_until().max(now).into());
         Self {
             grants,
             first: None,
             more,
             deadline,
+            fired: None,
         }
     }
 
@@ -143,7 +152,7 @@ impl Lost {
 
     /// Returns `true` if the loss has come, by the clock at this moment.
     pub(crate) fn has_come(&self) -> bool {
-        self.grants.are_lost(Moment::now())
+        self.grants.are_lost(self.grants.now())
     }
 }
 
@@ -158,15 +167,20 @@ impl Future for Lost {
             grant.listen(id, cx.waker());
         }
         loop {
-            match this.grants.standing(Moment::now()) {
+            match this.grants.standing(this.grants.now()) {
                 Standing::Lost => return Poll::Ready(()),
                 // A released guard can no longer be lost.
                 Standing::Released => return Poll::Pending,
                 Standing::HeldUntil(until) => {
+                    // The clock of the caller is paused, and that of the manager is not: the watchdog reports the loss.
+                    if *this.fired == Some(until) {
+                        return Poll::Pending;
+                    }
                     this.deadline.as_mut().reset(until.into());
+                    ready!(this.deadline.as_mut().poll(cx));
+                    *this.fired = Some(until);
                 }
             }
-            ready!(this.deadline.as_mut().poll(cx));
         }
     }
 }

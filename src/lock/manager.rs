@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::Acquire;
-use super::clock::Moment;
 use super::engine::Engine;
 use super::snapshot::{LockInfo, Snapshot};
 use super::timeout::by;
-use super::watchdog;
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
 use crate::observe::{Forced, Name, Tally};
 use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
@@ -109,10 +107,10 @@ impl LockManager {
     }
 
     async fn holder(&self, key: &LockKey) -> Result<Option<Holder>, Error> {
-        self.engine.require_runtime()?;
+        self.engine.require_home()?;
         let backend = Arc::clone(&self.engine.backend);
         let command = backend.inspect(key.clone());
-        Ok(self.engine.homes.entered(command).await?)
+        Ok(self.engine.run(command).await?)
     }
 
     /// Releases the lock of any holder, of all of them if they share the key or have permits, and notifies the
@@ -135,21 +133,18 @@ impl LockManager {
     pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
         let key = valid(key)?;
         let engine = &self.engine;
-        engine.require_runtime()?;
+        engine.require_home()?;
         let seen = engine.event(&key, |lane, _| lane.lease_number());
         let seen_permits = engine.permits_of(&key);
         let backend = Arc::clone(&engine.backend);
-        let outcome = engine
-            .homes
-            .entered(backend.force_release(key.clone()))
-            .await;
+        let outcome = engine.run(backend.force_release(key.clone())).await;
         engine.tally.force_released(match &outcome {
             Ok(ForceReleased::Released) => Forced::Released,
             Ok(_) => Forced::NotHeld,
             Err(_) => Forced::Failed,
         });
         let outcome = outcome?;
-        let now = Moment::now();
+        let now = engine.now();
         engine.event(&key, |lane, effects| {
             lane.released_by_force(seen, now, effects);
         });
@@ -242,18 +237,14 @@ impl LockManager {
     /// If dropped after the first poll, the manager stays shut down.
     pub async fn shutdown(&self, grace: Duration) -> Snapshot {
         self.engine.close();
-        // The work of ended runtimes continues in this one.
-        if let Ok(home) = self.engine.current_home() {
-            watchdog::adopt_all(&self.engine, home);
-        }
-        let now = Moment::now();
+        // A home that has ended moves here, or leaves what it has to expire.
+        let _has_ended = self.engine.require_home();
+        let now = self.engine.now();
         let finished = async {
             self.engine.lanes.emptied().await;
-            for home in self.engine.homes.all() {
-                home.unresolved.finished().await;
-            }
+            self.engine.home.unresolved.finished().await;
         };
-        let left = match by(now + grace, now, finished).await {
+        let left = match by(self.engine.home.clock, now + grace, now, finished).await {
             Some(()) => Snapshot::default(),
             None => self.snapshot(),
         };

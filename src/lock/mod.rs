@@ -6,17 +6,17 @@
 //! |---|---|
 //! | [`manager`], [`builder`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
 //! | [`forced`] | the forced release of one holder, a part of the public handle |
-//! | [`acquire`], [`entry`], [`pending`], [`take_over`], [`claim`], [`seats`], [`room`] | an acquire: its options, its first event, its wait |
-//! | [`attempt`], [`command`] | one command that acquires, from its request to the meaning of its reply |
-//! | [`guard`], [`held`], [`grant`], [`given`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
+//! | [`acquire`], [`entry`], [`pending`], [`claim`], [`seats`], [`room`] | an acquire: its options, its first event, its wait |
+//! | [`first_attempt`], [`attempt`], [`command`] | the first attempt of an acquire; one command that acquires, from its request to the meaning of its reply |
+//! | [`guard`], [`held`], [`grant`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
 //! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
 //! | [`table`], [`counts`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, their numbers, the index of their deadlines, and the one place that carries out effects |
 //! | [`contender`], [`line`], [`yielded`], [`place`] | the acquire loop of a key that another process holds, its turns, and its place in the queue |
-//! | [`watchdog`], [`wake`] | renewals and checks of overdue work |
+//! | [`watchdog`], [`wake`] | renewals, deadlines and checks of overdue work |
 //! | [`downgrade`] | makes the exclusive lock of a guard shared |
 //! | [`releaser`], [`release_queue`] | releases, in batches; the return of a lease with waiters, which keeps or releases it |
 //! | [`resolver`], [`unresolved`], [`backlog`] | leases of unknown fate, released without their lanes |
-//! | [`home`] | the runtimes in which all of this runs |
+//! | [`home`] | the one place in which all of this runs |
 //! | [`clock`], [`timeout`] | time that includes suspends |
 //! | [`report`], `gauges`, `trace_keys` | counts and logs, gauges for the metrics recorder, keys in traces |
 //! | `view`, `hot` | what the dashboard shows: lanes, and the keys that wait most often |
@@ -29,32 +29,30 @@
 //! changes the state under the mutex and fills one [`effect::Effects`] value; [`dispatch`] carries it out after the mutex
 //! is free. No other file resolves a waiter, reports a release or wakes a loss future.
 //!
-//! Two kinds of work are no effects. An event that hands an attempt in flight to a loop returns the wakeup of that
-//! loop, and its caller starts the loop with the attempt, which no lane contains ([`entry`], [`take_over`]). An event
-//! that gives a loop something to do notifies it under the mutex: that only stores a permit and schedules its task.
+//! Two kinds of work are no effects. The event by which an acquire begins to contend returns the wakeup of its first
+//! attempt, whose task the acquire starts at its first poll ([`entry`], [`pending`]). An event that gives a loop
+//! something to do notifies it under the mutex: that only stores a permit and schedules its task.
 //!
-//! The column *task* names the background task that the next phase needs to make progress: `loop` is an
-//! acquire loop ([`contender`]), `releaser` a task of [`releaser`], `watchdog` the task of [`watchdog`].
+//! The column *task* names the background task that the next phase needs to make progress: `attempt` is the task of a
+//! [`first_attempt`], `loop` an acquire loop ([`contender`]), `releaser` a task of [`releaser`], `watchdog` the task of
+//! [`watchdog`]. The tasks of first attempts and of releases run near the caller, all others at home.
 //!
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|
-//! | idle | acquire | contending, inline | send the first attempt | |
+//! | idle | acquire | contending | queue, send the first attempt | attempt |
 //! | idle | acquire of a permit that waits for more than 2 s, other owners in this process wait for one | contending | queue, start a loop | loop |
 //! | contending | acquire | | queue; with `no_wait` wait for the reply, or reject behind others | |
-//! | contending, inline | the attempt is granted | held | return the guard | watchdog |
-//! | contending, inline | the attempt is rejected | contending | queue in front, start a loop | loop |
-//! | contending, inline | dropped with the attempt in flight | contending | a loop finishes the attempt | loop |
-//! | contending, inline | not polled for 8 ms while others wait (10 ms from another runtime), or past its deadline | contending | queue in front, a loop finishes the attempt | loop |
-//! | contending, inline | ends after its attempt | contending, or idle; yielding, as before the acquire | start a loop for the queue | loop |
-//! | contending, permit | 4 loops of its runtime contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
-//! | contending | the loop's attempt is granted | held by the first in the queue | resolve it | watchdog |
+//! | contending | the first attempt is rejected | contending, or idle; yielding, as before the acquire | reject it if it is a `no_wait`; start a loop for the queue | loop |
+//! | contending | the acquire has not polled its first attempt for 8 ms while others wait | | finish it by a task at home | attempt |
+//! | contending | the first attempt has no reply after one response timeout while others wait, or after the end of its acquire; its runtime has ended | contending, or idle; yielding, as before the acquire | release its lease; start a loop for the queue | loop |
+//! | contending, permit | 4 loops contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
+//! | contending | the attempt is granted | held by the first in the queue | resolve it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
 //! | contending | the key is transferred to the place of this process, or the loop wakes | | attempt under the lease of the place | loop |
-//! | contending | the loop's attempt can never succeed | idle, or contending | reject the waiters of its mode, leave the place | loop |
+//! | contending | the attempt can never succeed | idle, or contending | reject the waiters of its mode, leave the place | loop |
 //! | contending | the last waiter leaves | idle, once the loop has woken; yielding, as before the waiter | the loop ends, leave the place | loop |
-//! | contending | the loop is dropped with its runtime | contending, or idle; yielding, as before the waiter | a loop in another runtime; reject waiters of the ended one; leave the place | loop |
-//! | contending | the loop does not run, a waiter in another runtime | contending | a loop there; release what the old one acquires, leave the place | loop |
+//! | contending | the home ends | idle; yielding, as before the waiter | reject the waiters | |
 //! | contending, held | released by force, before or after the grant | | renew at once, which shows the order | watchdog |
 //! | held | the hold of one owner is released by force | surrendered | mark the guard lost; release, and report | releaser |
 //! | held | acquire by the owner, or queued acquires of the owner | | count up; at 64 reject | watchdog |
@@ -79,21 +77,21 @@
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
 //! | held | the renewal says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
 //! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
-//! | held | its runtime ends | | stop the renewals | watchdog of another runtime |
 //! | surrendered, no permit | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
 //! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first | releaser |
 //! | surrendered | renewed, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
 //! | surrendered | the releaser runs, the queue is empty | returning | release | releaser |
 //! | surrendered | the releaser runs, a waiter | returning | keep unless other processes wait | releaser |
-//! | surrendered, returning | the task does not run, a waiter in another runtime | | release from there as well | releaser there |
-//! | surrendered, returning | the lease must have expired | | report `Unavailable` | watchdog of the caller's runtime |
+//! | returning | no reply to the release after one response timeout | | send it again from home, once | its own task |
+//! | surrendered, returning | the lease must have expired | | report `Unavailable` | watchdog |
 //! | surrendered, returning | the same, and a late release had 500 ms | contending, or idle | | loop |
 //! | returning | kept | held by the first in the queue | resolve it; if none is left, release | watchdog |
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
 //! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
 //! | returning | transferred, or left to other clients | contending, or yielding | start a loop, which attempts or keeps the place that the release entered | loop |
 //! | yielding | acquire | contending | queue behind others; the loop enters the backend's queue | loop |
-//! | yielding | acquire with `no_wait` | contending, inline | send the attempt | |
+//! | yielding | acquire with `no_wait` | contending | queue, send the first attempt | attempt |
+//! | any with waiters | the deadline of a waiter has passed | | reject it | watchdog |
 //! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
 //!
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
@@ -111,7 +109,6 @@
 //! | in flight | not held | | mark the guard lost | |
 //! | due | downgrade | in flight | send the downgrade; renewals wait for its reply, however late | its own task |
 //! | in flight | a renewal is needed before the reply | in flight, then due now | | watchdog |
-//! | in flight | the reply is overdue, and its task may not run | in flight | send another renewal | watchdog of another runtime |
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
 //!
 //! A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find out whether more owners may
@@ -124,7 +121,8 @@
 //!
 //! - A lane has at most one acquire or release in flight. A renewal may be in flight concurrently, but none is sent
 //!   after a release, and a release waits for the reply to one in flight.
-//!   A command whose task does not run is the exception: another runtime does not wait for it.
+//!   A first attempt or a release without a reply in time is the exception: its runtime may block, and home does not
+//!   wait for it.
 //! - Processes that contend for one key take turns, in the order in which they entered the queue of the
 //!   backend. In a turn, each waiter that this process has at its start gets the lease once, for at most
 //!   50 ms. Turns shorter than 2 ms go on with later waiters.
@@ -140,21 +138,25 @@
 //! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
 //!   queue.
 //!
-//! # Runtimes
+//! # Home
 //!
-//! Background work runs in the *home* of a lane: the runtime of its last event, or the one set by
-//! [`LockManagerBuilder::runtime`]. Each home has its own watchdog, releaser and resolver. A held lock is
-//! renewed in the runtimes that acquired it. If a home does not complete other work in time, the home of
-//! a waiter does. If a home has ended, any other takes over its work.
+//! A manager has one place for its background work, its [`home`]: a thread of its own, or the runtime set by
+//! [`LockManagerBuilder::runtime`]. Renewals, deadlines, acquire loops and retries run there, so a runtime of callers that
+//! idles, blocks or ends affects no lock. Only first attempts and first releases are sent near the caller, because a
+//! change of threads costs more than a script call: from its runtime if that has timers and several threads, and from
+//! home otherwise. What is sent near the caller and has no reply after one response timeout is repeated or released from
+//! home.
+//!
+//! A task at home that is dropped before its end makes the home suspect: the next acquire checks whether the home has
+//! ended, and starts the tasks again if it has not. A watchdog that panics in code of the program starts again at once.
 //!
 //! # Dropped futures
 //!
-//! A caller can drop three futures: the acquire, `release` and `downgrade`. An acquire awaits its own first attempt,
-//! which a task finishes if the acquire is dropped, or its turn in the queue. The lane owns the progress
-//! of both, so a future that is not polled delays no other until it is granted. Then it delays others until its
-//! deadline, if it has one. `release` and `downgrade` have started before their first await, and a
-//! task completes them. Everything else runs in tasks, which only
-//! the end of their runtime drops.
+//! A caller can drop three futures: the acquire, `release` and `downgrade`. All three only await what tasks report. An
+//! acquire is a waiter of its lane from its first event on, and home takes a first attempt that it does not poll. So a
+//! future that is not polled delays no other for more than 8 ms until it is granted. Then it delays others until its
+//! deadline, if it has one. `release` and `downgrade` have started before their
+//! first await. Tasks are only dropped with their runtimes, or if code of the program panics in them.
 
 mod acquire;
 mod attempt;
@@ -175,10 +177,10 @@ mod ending;
 mod engine;
 mod entry;
 mod few;
+mod first_attempt;
 mod forced;
 #[cfg(feature = "metrics")]
 mod gauges;
-mod given;
 mod grant;
 mod guard;
 mod held;
@@ -201,7 +203,6 @@ mod room;
 mod seats;
 mod snapshot;
 mod table;
-mod take_over;
 #[cfg(test)]
 mod tests;
 mod timeout;
@@ -224,9 +225,9 @@ pub use held::Held;
 pub(crate) use hot::HotKey;
 #[cfg(feature = "dashboard")]
 pub(crate) use lane::HeldBy;
+pub use lane::MAX_HOLD_COUNT;
 pub use lost::Lost;
 pub use manager::LockManager;
-pub use options::MAX_HOLD_COUNT;
 pub(crate) use options::{valid_lease, valid_permits, valid_wait};
 pub(crate) use room::{Room, Share};
 pub use snapshot::{LockInfo, Snapshot};

@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use crate::ConfigError;
 
-/// The maximum number of holds of one owner on one lock.
-pub const MAX_HOLD_COUNT: u32 = 64;
-
 /// The shortest lease: a shorter one could be lost to the drift allowance.
 const MIN_LEASE: Duration = Duration::from_millis(10);
 

@@ -1,77 +1,25 @@
 //! An acquire of one key that waits: for the reply to its first attempt, or in the queue.
 
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::sync::oneshot;
-
-use super::attempt::{Answer, InFlight, Inline, Queued, Replied, unanswered};
-use super::claim::{Claim, Deadline, QueuePosition};
+use super::claim::{Claim, QueuePosition};
 use super::clock::Moment;
-use super::command::{Outcome, judge};
+use super::effect::{Answer, Given};
 use super::engine::Engine;
-use super::entry::{Stage, Step, enter, granted, leave_inline, pick_up, rejection};
+use super::entry::{Queued, Step, enter, pick_up, rejection};
+use super::first_attempt::BeginningAttempt;
+use super::first_attempt::in_place::InPlace;
+use super::grant::Grant;
 use super::guard::Hold;
-use super::lane::{Seen, TAKE_OVER, Waiter};
 use super::timeout::next_wake;
 use crate::backend::Mode;
 use crate::observe::Name;
-use crate::task::Timer;
-use crate::{Error, ErrorKind, LockKey};
-
-/// Applies the reply to the first attempt.
-fn attempted(engine: &Arc<Engine>, key: &LockKey, in_flight: InFlight, replied: Replied) -> Step {
-    let InFlight { claim, seat, .. } = in_flight;
-    let now = replied.now;
-    let (outcome, unresolved) = judge(engine, replied);
-    if let Some((lease, ttl)) = unresolved {
-        engine.resolve(key, lease, unanswered(ttl), claim.home);
-    }
-    match outcome {
-        Outcome::Granted(lease) => {
-            let grant = engine.event(key, |lane, effects| {
-                lane.granted_inline(key, &claim, lease, now, effects)
-            });
-            Step::Done(Ok(granted(engine, &claim, grant)))
-        }
-        Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
-            let error = seen.error(now);
-            leave_inline(engine, key, &claim, None, seen);
-            Step::Done(Err(error))
-        }
-        Outcome::NotYet(seen) => {
-            let limit = engine.options.max_waiters_per_key;
-            let Some(seat) = engine.add_permit_seat(seat, key, limit) else {
-                let error = seen.error(now).into_kind(ErrorKind::TooManyWaiters);
-                leave_inline(engine, key, &claim, None, seen);
-                return Step::Done(Err(error));
-            };
-            let (reply, answer) = oneshot::channel();
-            let waiter = Waiter {
-                claim,
-                reply,
-                _seat: seat,
-            };
-            let position = engine.event(key, |lane, effects| {
-                lane.inline_queues(waiter, seen, now, effects);
-                let position = lane.position(claim.ticket);
-                // Under the mutex: `close` finds the waiter in the queue, unless the flag is already set.
-                if engine.is_closing() {
-                    lane.dismiss(&Error::new(ErrorKind::ShuttingDown), effects);
-                }
-                position
-            });
-            Step::Slow(Stage::Queued(Queued { answer, position }))
-        }
-        // A task makes another attempt for the waiters.
-        Outcome::Never(error) => {
-            leave_inline(engine, key, &claim, None, Seen::Nothing);
-            Step::Done(Err(error))
-        }
-    }
-}
+use crate::task::{Timer, with_caller_context};
+use crate::{Error, LockKey};
 
 /// An acquire of one key that has to wait. If dropped, it leaves the queue at once, and a task finishes
 /// an attempt in flight.
@@ -82,33 +30,21 @@ pub(super) struct PendingAcquire {
     engine: Arc<Engine>,
     key: LockKey,
     claim: Claim,
-    /// Boxed because an acquire that waits for ever needs none.
+    /// `None` once the acquire is over.
+    answer: Option<Answer>,
+    /// The first attempt, until it ends or a task drives it.
+    first: Option<InPlace>,
+    /// Only for a runtime of the program as home, which may not run. Boxed because it is rare.
     timer: Option<Pin<Box<Timer>>>,
-    /// Set until the first poll, if that poll needs no timer: the attempt ends, or a task takes it over and
-    /// wakes this future, long before the deadline.
-    begins_untimed: bool,
     queue_position: QueuePosition,
-    stage: Stage,
 }
 
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
-        let (engine, key, claim) = (&self.engine, &self.key, &self.claim);
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Attempting(inline) => {
-                let state = std::mem::take(&mut *inline.state());
-                match state {
-                    Inline::InFlight(in_flight) => {
-                        let attempt = Some(in_flight.attempt);
-                        leave_inline(engine, key, claim, attempt, Seen::Nothing);
-                    }
-                    Inline::TakenOver(queued) => leave_queue(engine, key, claim, queued.answer),
-                    Inline::Empty => {}
-                }
-            }
-            Stage::Queued(queued) => leave_queue(engine, key, claim, queued.answer),
-            Stage::Over => {}
+        if let Some(answer) = self.answer.take() {
+            leave_queue(&self.engine, &self.key, &self.claim, answer);
         }
+        self.finish_first();
     }
 }
 
@@ -118,7 +54,7 @@ fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, mut answer: A
     drop(engine.event(key, |lane, effects| {
         let left = lane.leave(claim.ticket);
         if lane.mode() == Mode::Shared {
-            lane.admit(key, Moment::now(), effects);
+            lane.admit(key, engine.now(), effects);
         }
         left
     }));
@@ -134,38 +70,46 @@ impl PendingAcquire {
         engine: Arc<Engine>,
         key: LockKey,
         claim: Claim,
-        stage: Stage,
+        queued: Queued,
         now: Moment,
     ) -> Self {
-        let until = match stage {
-            Stage::Queued(_) => claim.deadline.moment(),
-            Stage::Attempting(_) | Stage::Over => None,
-        };
-        // Only a task in the caller's runtime runs whenever the caller does. The acquire of a further key of
-        // a group may have moved to another runtime since its claim.
-        let is_taken_over = !engine.homes.is_fixed() && !claim.grouped;
-        let begins_untimed = is_taken_over && !claim.deadline.has_passed(now + 2 * TAKE_OVER);
-        let timer = until.map(|until| {
-            let at = next_wake(until, now).into();
-            // The claim was made in this poll. A runtime that was set is not the caller's.
-            Box::pin(match engine.homes.is_fixed() {
-                true => Timer::at(at),
-                false => Timer::in_current(claim.home, at),
-            })
-        });
-        Self {
+        let until = claim.deadline.moment();
+        let until = until.filter(|_| engine.home.may_not_run());
+        let timer = until.map(|until| Box::pin(Timer::at(next_wake(until, now).into())));
+        let mut pending = Self {
             engine,
             key,
             claim,
+            answer: None,
+            first: None,
             timer,
-            begins_untimed,
-            queue_position: stage.queue_position(),
-            stage,
+            queue_position: None,
+        };
+        pending.wait(queued);
+        pending
+    }
+
+    fn wait(&mut self, queued: Queued) {
+        let Queued {
+            answer,
+            position,
+            first,
+        } = queued;
+        self.answer = Some(answer);
+        self.queue_position = position.or(self.queue_position);
+        // An earlier one that had no reply in time, and that home has replaced.
+        self.finish_first();
+        self.first = first.and_then(|first: BeginningAttempt| first.begin(&self.engine));
+    }
+
+    /// Leaves the first attempt to a task.
+    fn finish_first(&mut self) {
+        if let Some(first) = self.first.take().and_then(|first| first.take()) {
+            let task = with_caller_context(first.into_task());
+            self.engine.home.spawn_near(task);
         }
     }
-}
 
-impl PendingAcquire {
     /// Returns the engine that reports the acquire, and its name.
     pub(super) fn reporter(&self) -> (&Arc<Engine>, Name) {
         (&self.engine, self.claim.name)
@@ -173,6 +117,51 @@ impl PendingAcquire {
 
     pub(super) fn queue_position(&self) -> QueuePosition {
         self.queue_position
+    }
+
+    /// Drives the first attempt, which then resolves this acquire.
+    fn drive_first(&mut self, cx: &mut Context<'_>) {
+        if let Some(first) = &self.first
+            && first.poll(cx).is_ready()
+        {
+            self.first = None;
+        }
+    }
+
+    /// Leaves the queue at the end of the wait, because the watchdog may not run. Returns the error, or `None` if the
+    /// acquire was granted or rejected concurrently: the result wakes this future.
+    fn leave_late(&self, now: Moment) -> Option<Error> {
+        let (key, claim) = (&self.key, &self.claim);
+        let left = self.engine.event(key, |lane, effects| {
+            let error = lane.why_not(now);
+            let left = lane.leave(claim.ticket);
+            lane.admit(key, now, effects);
+            left.map(|waiter| (waiter, error))
+        });
+        // The waiter is dropped after the mutex is free.
+        left.map(|(_waiter, error)| error)
+    }
+
+    /// Returns the result of the acquire, or `None` if it waits again after a grant that came too late.
+    fn picked_up(&mut self, given: Given, now: Moment) -> Option<Result<Arc<Grant>, Error>> {
+        let (engine, key, claim) = (&self.engine, &self.key, &self.claim);
+        let late = match pick_up(engine, claim, given) {
+            Some(grant) if grant.is_held(now) => return Some(Ok(grant)),
+            // This future was not polled before its deadline.
+            None if claim.deadline.has_passed(now) => {
+                return Some(Err(engine.event(key, |lane, _| lane.why_not(now))));
+            }
+            late => late,
+        };
+        // The process was paused after the grant.
+        drop(late.map(|grant| Hold::new(Arc::clone(engine), grant, claim.hold)));
+        match enter(engine, key, claim, now) {
+            Step::Done(outcome) => Some(outcome),
+            Step::Slow(queued) => {
+                self.wait(queued);
+                None
+            }
+        }
     }
 }
 
@@ -182,142 +171,65 @@ impl Future for PendingAcquire {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let (engine, key, claim) = (&this.engine, &this.key, &this.claim);
-        let _entered = engine.homes.enter();
-        let needs_no_timer = std::mem::take(&mut this.begins_untimed);
         loop {
-            #[cfg(feature = "dashboard")]
-            let queued = matches!(this.stage, Stage::Queued(_));
-            let (step, now) = match &mut this.stage {
-                Stage::Attempting(inline) => {
-                    let mut state = inline.state();
-                    match &mut *state {
-                        Inline::InFlight(in_flight) => {
-                            if let Poll::Ready(replied) = in_flight.poll_reply(cx) {
-                                let Inline::InFlight(in_flight) = std::mem::take(&mut *state)
-                                else {
-                                    unreachable!("BUG: the attempt was just polled");
-                                };
-                                drop(state);
-                                let now = replied.now;
-                                (attempted(engine, key, in_flight, replied), now)
-                            } else if needs_no_timer {
-                                return Poll::Pending;
-                            } else {
-                                let sent_at = in_flight.attempt.sent_at;
-                                drop(state);
-                                let timer = &mut this.timer;
-                                ready!(wait_over(timer, claim.deadline, || sent_at, cx));
-                                let mut state = inline.state();
-                                if !matches!(&*state, Inline::InFlight(_)) {
-                                    continue;
-                                }
-                                let Inline::InFlight(in_flight) = std::mem::take(&mut *state)
-                                else {
-                                    unreachable!("BUG: the attempt was just found in flight");
-                                };
-                                drop(state);
-                                let attempt = Some(in_flight.attempt);
-                                leave_inline(engine, key, claim, attempt, Seen::Nothing);
-                                let now = Moment::now();
-                                (Step::Done(Err(Seen::Nothing.error(now))), now)
-                            }
-                        }
-                        Inline::TakenOver(_) => {
-                            let Inline::TakenOver(queued) = std::mem::take(&mut *state) else {
-                                unreachable!("BUG: the attempt was just found taken over");
-                            };
-                            drop(state);
-                            this.queue_position = queued.position.or(this.queue_position);
-                            this.stage = Stage::Queued(queued);
-                            continue;
-                        }
-                        Inline::Empty => unreachable!("BUG: an attempt ends once"),
-                    }
-                }
-                Stage::Queued(Queued { answer, .. }) => match Pin::new(&mut *answer).poll(cx) {
-                    Poll::Ready(Ok(Ok(given))) => {
-                        this.stage = Stage::Over;
-                        let picked_up = pick_up(engine, claim, given);
-                        let now = Moment::now();
-                        let step = match picked_up {
-                            Some(grant) if grant.is_held(now) => Step::Done(Ok(grant)),
-                            // This future was not polled before its deadline.
-                            None if claim.deadline.has_passed(now) => {
-                                let error = engine.event(key, |lane, _| lane.why_not(now));
-                                Step::Done(Err(error))
-                            }
-                            // The process was paused after the grant.
-                            late => {
-                                let hold = |grant| Hold::new(Arc::clone(engine), grant, claim.hold);
-                                let _late = late.map(hold);
-                                enter(engine, key, claim, now)
-                            }
-                        };
-                        (step, now)
-                    }
-                    Poll::Ready(Ok(Err(error))) => (Step::Done(Err(error)), Moment::now()),
-                    Poll::Ready(Err(_)) => {
-                        unreachable!("BUG: a waiter was dropped unresolved")
-                    }
-                    Poll::Pending => {
-                        let timer = &mut this.timer;
-                        ready!(wait_over(timer, claim.deadline, Moment::now, cx));
-                        let now = Moment::now();
-                        let left = engine.event(key, |lane, effects| {
-                            let error = lane.why_not(now);
-                            let left = lane.leave(claim.ticket);
-                            lane.admit(key, now, effects);
-                            left.map(|waiter| (waiter, error))
-                        });
-                        match left {
-                            Some((_waiter, error)) => {
-                                answer.close();
-                                (Step::Done(Err(error)), now)
-                            }
-                            // Granted or rejected concurrently: the result will wake this future.
-                            None => return Poll::Pending,
-                        }
-                    }
-                },
-                Stage::Over => unreachable!("BUG: polled after completion"),
+            this.drive_first(cx);
+            let Some(answer) = &mut this.answer else {
+                unreachable!("BUG: polled after completion");
             };
-            match step {
-                Step::Done(outcome) => {
-                    this.stage = Stage::Over;
-                    #[cfg(feature = "dashboard")]
-                    if queued {
-                        engine.hot.waited(key.stored(), claim.since);
+            let answered = match Pin::new(answer).poll(cx) {
+                Poll::Ready(Ok(answered)) => answered,
+                Poll::Ready(Err(_)) => unreachable!("BUG: a waiter was dropped unresolved"),
+                Poll::Pending => {
+                    ready!(wait_over(&mut this.timer, &this.claim, cx));
+                    match this.leave_late(this.engine.now()) {
+                        Some(error) => Err(error),
+                        None => return Poll::Pending,
                     }
-                    let outcome = match outcome {
-                        Ok(grant) => Ok(Hold::new(Arc::clone(engine), grant, claim.hold)),
-                        Err(error) => Err(rejection(engine, key, claim, error)),
-                    };
-                    return Poll::Ready((outcome, now));
                 }
-                Step::Slow(stage) => {
-                    this.queue_position = stage.queue_position().or(this.queue_position);
-                    this.stage = stage;
+            };
+            this.answer = None;
+            let now = this.engine.now();
+            let outcome = match answered {
+                Ok(given) => {
+                    if given.queued {
+                        // Its own first attempt came before all that queue.
+                        this.queue_position.get_or_insert(NonZeroU32::MIN);
+                    }
+                    match this.picked_up(given, now) {
+                        Some(outcome) => outcome,
+                        None => continue,
+                    }
                 }
+                Err(error) => {
+                    if this.claim.deadline.has_passed(now) {
+                        this.queue_position.get_or_insert(NonZeroU32::MIN);
+                    }
+                    Err(error)
+                }
+            };
+            let (engine, claim) = (&this.engine, &this.claim);
+            #[cfg(feature = "dashboard")]
+            if this.queue_position.is_some() {
+                let waited = now.since(claim.since);
+                engine.hot.waited(this.key.stored(), waited);
             }
+            let outcome = match outcome {
+                Ok(grant) => Ok(Hold::new(Arc::clone(engine), grant, claim.hold)),
+                Err(error) => Err(rejection(engine, &this.key, claim, error)),
+            };
+            return Poll::Ready((outcome, now));
         }
     }
 }
 
-/// Completes at the deadline. Without a timer, `now` returns a moment before this call.
-fn wait_over(
-    timer: &mut Option<Pin<Box<Timer>>>,
-    deadline: Deadline,
-    now: impl FnOnce() -> Moment,
-    cx: &mut Context<'_>,
-) -> Poll<()> {
-    let Some(until) = deadline.moment() else {
+/// Completes at the deadline, if there is a timer.
+fn wait_over(timer: &mut Option<Pin<Box<Timer>>>, claim: &Claim, cx: &mut Context<'_>) -> Poll<()> {
+    let (Some(timer), Some(until)) = (timer, claim.deadline.moment()) else {
         return Poll::Pending;
     };
-    let timer = timer.get_or_insert_with(|| Box::pin(Timer::at(next_wake(until, now()).into())));
     loop {
         ready!(timer.as_mut().poll(cx));
-        let now = Moment::now();
+        let now = claim.clock.now();
         if now >= until {
             return Poll::Ready(());
         }

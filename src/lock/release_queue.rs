@@ -1,19 +1,21 @@
 //! The queue of keys whose leases have to be returned, and whether its task runs.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::LockKey;
 
-/// The queue of one runtime. Has its own cache line, because each release writes it, and other cores
+/// The queue of one manager. Has its own cache line, because each release writes it, and other cores
 /// would have to reload the neighboring data.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ReleaseQueue {
     keys: Mutex<VecDeque<LockKey>>,
+    /// The number of rounds so far.
+    rounds: AtomicU64,
     running: AtomicBool,
     /// Notified when a key is enqueued.
     enqueued: Notify,
@@ -43,6 +45,7 @@ impl ReleaseQueue {
 
     /// Removes and returns up to `most` keys.
     pub(super) fn next_round(&self, most: usize) -> Vec<LockKey> {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
         let mut keys = self.keys();
         let size = keys.len().min(most);
         // Keeps the capacity of a normal round, but not that of a burst.
@@ -51,6 +54,23 @@ impl ReleaseQueue {
             keys.shrink_to(most);
         }
         round
+    }
+
+    /// Calls `take_over` if keys have waited since the last call without a round: the runtime of the task may block.
+    /// `rounds` is the result of that call.
+    pub(super) fn take_over_if_stuck(
+        &self,
+        rounds: Option<u64>,
+        take_over: impl FnOnce(),
+    ) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        let present = self.rounds.load(Ordering::Relaxed);
+        if rounds == Some(present) {
+            take_over();
+        }
+        Some(present)
     }
 
     /// Completes when the queue has a key.

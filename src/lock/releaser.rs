@@ -1,7 +1,7 @@
 //! The releaser: returns leases to the backend in batches, in the background of requests.
 //!
-//! The lane keeps the lease and the caller that awaits its release. The task only sends commands. If its
-//! runtime idles or has ended, the runtime of a waiter sends them instead.
+//! The lane keeps the lease and the caller that awaits its release. The task only sends commands. It runs near the caller
+//! that starts it. If its runtime blocks or has ended, a task at home sends them instead.
 
 use std::mem::{self, ManuallyDrop};
 use std::sync::Arc;
@@ -14,13 +14,11 @@ use super::clock::Moment;
 use super::effect::{Effects, Outgoing, Report, Work};
 use super::engine::Engine;
 use super::grant::Grant;
-use super::home::Home;
 use super::lane::{self, Lane, Order, ReleaseOrKeep};
 use super::yielded::Yielded;
+use crate::LockKey;
 use crate::backend::{BackendError, BoxFuture, Immediate, Release, Released};
 use crate::observe::Reply;
-use crate::task::RuntimeId;
-use crate::{Error, LockKey};
 
 mod release_or_keep;
 
@@ -37,37 +35,13 @@ const IN_FLIGHT: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Engine {
-    /// Checks that the caller can send a command.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Misconfigured`](crate::ErrorKind::Misconfigured) outside a runtime, and in one without timers, unless
-    /// the backend replies at once or a runtime is set.
-    pub(super) fn require_runtime(self: &Arc<Self>) -> Result<(), Error> {
-        match self.backend.immediate() {
-            Some(_) => Ok(()),
-            None => self.current_home().map(drop),
-        }
-    }
-
-    /// Returns the runtime of the task that returns a lease for the caller. A backend that replies at once
-    /// needs no task.
-    #[inline]
-    pub(super) fn release_home(self: &Arc<Self>) -> Option<RuntimeId> {
-        if self.replies_at_once {
-            return None;
-        }
-        self.current_home().ok()
-    }
-
-    /// Ends one hold of a grant, for a caller in the runtime `home`. Returns when the lease must have expired.
+    /// Ends one hold of a grant. Returns when the lease must have expired.
     ///
     /// Resolves `report` when the backend has the lease, or when it was handed off.
     pub(super) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
         hold: HoldId,
-        home: Option<RuntimeId>,
         report: Option<Box<Report>>,
         now: Moment,
     ) -> Moment {
@@ -75,27 +49,22 @@ impl Engine {
         // The order is rare, so it is no part of the result, which every release moves.
         let mut keep = None;
         let (until, has_ended) = self.event(key, |lane, effects| {
-            let release = lane::Release {
-                hold,
-                report,
-                home,
-                now,
-            };
+            let release = lane::Release { hold, report, now };
             let is_last = grant.holds() == 1;
             let until = lane.release(key, grant, release, effects);
             let has_ended = is_last && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.
             let immediate = lane.is_returning().then(|| self.backend.immediate());
-            keep = immediate.flatten().and_then(|backend| {
-                return_now(self, &backend, key, lane, now, effects).zip(lane.home())
-            });
+            keep = immediate
+                .flatten()
+                .and_then(|backend| return_now(self, &backend, key, lane, now, effects));
             (until, has_ended)
         });
         if has_ended {
             self.released(grant, now);
         }
-        if let Some((order, home)) = keep {
-            start_release_or_keep(self, key.clone(), order, home);
+        if let Some(order) = keep {
+            start_release_or_keep(self, key.clone(), order);
         }
         until
     }
@@ -111,8 +80,7 @@ fn return_now(
     now: Moment,
     effects: &mut Effects,
 ) -> Option<ReleaseOrKeep> {
-    let home = lane.home()?;
-    let order = lane.take_return(home, now, engine.stuck_at(now))?;
+    let order = lane.take_return(now, engine.stuck_at(now))?;
     // The return is the only work, and is done here. It owns nothing, so it needs no drop.
     let _done = ManuallyDrop::new(mem::take(&mut effects.work));
     match order {
@@ -120,8 +88,7 @@ fn return_now(
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
             let outcome = backend.release(&release, now.into());
             count(engine, &outcome);
-            let sent = Sent { outgoing, home };
-            sent.settle(lane, outcome, now, effects);
+            settle(outgoing, lane, outcome, now, effects);
             None
         }
         Order::ReleaseOrKeep(order) => Some(order),
@@ -137,84 +104,91 @@ fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
     });
 }
 
-/// Schedules the return of the lease of `key`, by a task in `home`. Never blocks.
-pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey, home: RuntimeId) {
+/// Schedules the return of the lease of `key`. Never blocks.
+pub(super) fn enqueue(engine: &Arc<Engine>, key: &LockKey) {
     if let Some(backend) = engine.backend.immediate() {
-        let now = Moment::now();
+        let now = engine.now();
         let keep = engine.event(key, |lane, effects| {
             return_now(engine, &backend, key, lane, now, effects)
         });
         if let Some(order) = keep {
-            start_release_or_keep(engine, key.clone(), order, home);
+            start_release_or_keep(engine, key.clone(), order);
         }
-    } else if let Some(home) = engine.home(home) {
-        home.releases.push(key.clone());
-        start(engine, &home);
+    } else {
+        engine.home.releases.push(key.clone());
+        start(engine);
     }
-    // If no runtime is left, the next one that is used continues.
 }
 
-fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
-    if home.releases.start() {
-        let running = Running {
-            engine: Arc::clone(engine),
-            home: Arc::clone(home),
-            over: false,
-        };
-        home.runtime.spawn(run(running));
+/// Starts the task near the caller, unless it already runs or has nothing to do.
+pub(super) fn start(engine: &Arc<Engine>) {
+    let releases = &engine.home.releases;
+    if !releases.is_empty() && releases.start() {
+        let running = Running::of(engine, false);
+        engine.home.spawn_near(run(running));
     }
+}
+
+/// Starts a task at home, because the other one does not run.
+pub(super) fn take_over(engine: &Arc<Engine>) {
+    engine.home.spawn(run(Running::of(engine, true)));
 }
 
 /// Reports the end of the task, even if its runtime drops it.
 struct Running {
     engine: Arc<Engine>,
-    home: Arc<Home>,
+    at_home: bool,
     over: bool,
+}
+
+impl Running {
+    fn of(engine: &Arc<Engine>, at_home: bool) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            at_home,
+            over: false,
+        }
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Self { engine, home, over } = self;
-        home.releases.stopped();
-        if *over {
+        let engine = &self.engine;
+        engine.home.releases.stopped();
+        match (self.over, self.at_home) {
             // A key pushed between the last check and the flag did not start a task.
-            if !home.releases.is_empty() {
-                start(engine, home);
-            }
-            return;
-        }
-        engine.homes.end(home.id);
-        for key in home.releases.next_round(usize::MAX) {
-            enqueue(engine, &key, home.id);
+            (true, _) => start(engine),
+            (false, true) => engine.home.task_was_dropped(),
+            // The runtime of a caller has ended.
+            (false, false) => take_over(engine),
         }
     }
 }
 
 async fn run(mut running: Running) {
     let engine = Arc::clone(&running.engine);
-    let home = Arc::clone(&running.home);
     loop {
-        let round = home.releases.next_round(IN_FLIGHT * BATCH);
+        let round = engine.home.releases.next_round(IN_FLIGHT * BATCH);
         if round.is_empty() {
             running.over = true;
             return;
         }
         let mut releases = Vec::with_capacity(round.len());
         let mut keeps = Vec::<BoxFuture<()>>::new();
-        let now = Moment::now();
+        let now = engine.now();
         let due = engine.stuck_at(now);
         for key in round {
-            match engine.event(&key, |lane, _| lane.take_return(home.id, now, due)) {
+            match engine.event(&key, |lane, _| lane.take_return(now, due)) {
                 Some(Order::Release(outgoing)) => releases.push((key, outgoing)),
                 Some(Order::ReleaseOrKeep(order)) => {
                     let engine = Arc::clone(&engine);
-                    keeps.push(Box::pin(release_or_keep(engine, home.id, key, order)));
+                    keeps.push(Box::pin(release_or_keep(engine, key, order)));
                 }
                 // The lease was taken back, or the reply to a renewal is still to come.
                 None => {}
             }
         }
-        send(&engine, &home, releases, keeps).await;
+        send(&engine, releases, keeps).await;
     }
 }
 
@@ -222,12 +196,7 @@ async fn run(mut running: Running) {
 ///
 /// Waits for the last batch while keys collect for the next round, up to [`PATIENCE`], so a batch that
 /// hangs delays no other. No key waits for a command of `keeps`, which are not batched.
-async fn send(
-    engine: &Arc<Engine>,
-    home: &Arc<Home>,
-    leases: Vec<(LockKey, Outgoing)>,
-    keeps: Vec<BoxFuture<()>>,
-) {
+async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Outgoing)>, keeps: Vec<BoxFuture<()>>) {
     let patience = match leases.is_empty() {
         true => Duration::ZERO,
         false => PATIENCE,
@@ -239,99 +208,85 @@ async fn send(
         _ => engine.in_batches(leases, BATCH, |(key, _)| key),
     };
     for batch in batches {
-        commands.push(Box::pin(release(Arc::clone(engine), home.id, batch)));
+        commands.push(Box::pin(release(Arc::clone(engine), batch)));
     }
     let Some(mut last) = commands.pop() else {
         return;
     };
     for command in commands {
-        home.runtime.spawn(command);
+        engine.home.spawn_near(command);
     }
     // Mostly it is the only command, and a task of its own would double the cost.
-    let patience_ends = Moment::now() + patience;
+    let patience_ends = engine.now() + patience;
     // No timer until another key is queued. It would mostly be the first timer to fire, and setting it
     // would wake the thread that waits for I/O, the largest cost of a release.
     tokio::select! {
         biased;
         () = &mut last => return,
-        () = home.releases.has_more() => {}
+        () = engine.home.releases.has_more() => {}
     }
     if timeout_at(patience_ends.into(), &mut last).await.is_err() {
-        home.runtime.spawn(last);
+        engine.home.spawn_near(last);
     }
 }
 
 /// Releases one batch. Each lane continues after any reply: failed releases are retried without it.
-async fn release(engine: Arc<Engine>, home: RuntimeId, leases: Vec<(LockKey, Outgoing)>) {
+async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
-    let sent_at = Moment::now();
+    let sent_at = engine.now();
     // Only the end of the runtime drops this await; the leases then expire.
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
         .await;
-    let now = Moment::now();
+    let now = engine.now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
         count(&engine, &outcome);
         if outcome.is_ok() {
-            engine.homes.released(&key, outgoing.lease, sent_at);
+            (engine.home.unresolved).released_elsewhere(&key, outgoing.lease, sent_at);
         }
-        let sent = Sent { outgoing, home };
         engine.event(&key, |lane, effects| {
-            sent.settle(lane, outcome, now, effects);
+            settle(outgoing, lane, outcome, now, effects);
         });
     }
 }
 
-/// A release that was sent by a task in `home`.
-#[derive(Debug, Clone, Copy)]
-struct Sent {
+/// Applies the reply to a release. A failed release is retried without the lane, even if the lane has dropped the
+/// lease, because the backend may hold it longer.
+///
+/// A release that the backend itself resent, and that then finds no lease, arrives as
+/// [`Released::Released`]: the [contract](crate::backend::Backend#cancel-safety) requires it.
+fn settle(
     outgoing: Outgoing,
-    home: RuntimeId,
-}
-
-impl Sent {
-    /// Applies the reply. A failed release is retried without the lane, even if the lane has dropped the
-    /// lease, because the backend may hold it longer.
-    ///
-    /// A release that the backend itself resent, and that then finds no lease, arrives as
-    /// [`Released::Released`]: the [contract](crate::backend::Backend#cancel-safety) requires it.
-    fn settle(
-        self,
-        lane: &mut Lane,
-        outcome: Result<Released, BackendError>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        let lease = self.outgoing.lease;
-        let yielded = outcome
-            .as_ref()
-            .map_or(Yielded::ToNobody, |released| Yielded::by(*released));
-        let was_returning = lane.is_returning();
-        let (outcome, failed) = match outcome {
-            Ok(Released::NotHeld) => (lane.returned_absent(lease, now), None),
-            Ok(_) => (Ok(()), None),
-            Err(error) => {
-                let retry = Work::ResolveGranted(self.outgoing, self.home);
-                effects.work.push(retry);
-                (Err(error.clone().into()), Some(error))
-            }
-        };
-        lane.returned(lease, outcome, yielded, self.home, now, effects);
-        if let Some(error) = failed.filter(|_| was_returning) {
-            lane.return_failed(error);
+    lane: &mut Lane,
+    outcome: Result<Released, BackendError>,
+    now: Moment,
+    effects: &mut Effects,
+) {
+    let lease = outgoing.lease;
+    let yielded = outcome
+        .as_ref()
+        .map_or(Yielded::ToNobody, |released| Yielded::by(*released));
+    let was_returning = lane.is_returning();
+    let (outcome, failed) = match outcome {
+        Ok(Released::NotHeld) => (lane.returned_absent(lease, now), None),
+        Ok(_) => (Ok(()), None),
+        Err(error) => {
+            effects.work.push(Work::ResolveGranted(outgoing));
+            (Err(error.clone().into()), Some(error))
         }
+    };
+    lane.returned(lease, outcome, yielded, now, effects);
+    if let Some(error) = failed.filter(|_| was_returning) {
+        lane.return_failed(error);
     }
 }
 
-/// Resends from `home` a release without a reply. It may take effect twice.
-pub(super) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing, home: RuntimeId) {
-    if let Some(home) = engine.home(home) {
-        let batch = vec![(key.clone(), outgoing)];
-        let task = release(Arc::clone(engine), home.id, batch);
-        home.runtime.spawn(task);
-    }
+/// Sends a release without a reply again, from home. It may take effect twice.
+pub(super) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing) {
+    let batch = vec![(key.clone(), outgoing)];
+    engine.home.spawn(release(Arc::clone(engine), batch));
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl Engine {
     /// Reports the loss of a grant that was held.
     #[cold]
     pub(super) fn lost(&self, grant: &Grant) {
-        let now = Moment::now();
+        let now = self.now();
         let held = now.since(grant.granted_at());
         self.tally.ended(grant.name(), held);
         if let Some(reason) = grant.lost_reason(now) {
@@ -92,7 +92,7 @@ impl Engine {
             return;
         };
         let lease = renewal.lease.number();
-        let now = Moment::now();
+        let now = self.now();
         let left = failed.iter().filter_map(|(renewal, _)| {
             let until = |grant: &Arc<Grant>| grant.valid_until().since(now);
             self.event(&renewal.key, |lane, _| lane.holders().map(until).max())

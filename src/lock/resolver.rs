@@ -1,6 +1,5 @@
-//! The resolver: one task per runtime that releases leases of unknown fate, and leases that left the queue of
-//! the backend, without their lanes. It retries until the backend replies or the leases must have expired. The reply to
-//! the task of one runtime counts for the others.
+//! The resolver: one task that releases leases of unknown fate, and leases that left the queue of
+//! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -9,62 +8,71 @@ use std::sync::Arc;
 use tokio::time::sleep_until;
 
 use super::backlog::{Backlog, Batch};
-use super::clock::Moment;
 use super::engine::Engine;
-use super::home::Home;
 use super::unresolved::{BATCH, Step, UnknownLease};
 use crate::LockKey;
 use crate::backend::Release;
+use crate::task::is_panicking;
 
 /// Adds a lease.
-pub(super) fn add(engine: &Arc<Engine>, home: &Arc<Home>, key: &LockKey, lease: UnknownLease) {
-    if home.unresolved.add(key.clone(), lease) {
-        let running = Running {
-            engine: Arc::clone(engine),
-            home: Arc::clone(home),
-            over: false,
-        };
-        home.runtime.spawn(run(running));
+pub(super) fn add(engine: &Arc<Engine>, key: &LockKey, lease: UnknownLease) {
+    if engine.home.unresolved.add(key.clone(), lease) {
+        spawn(engine);
     }
+}
+
+/// Starts the task, unless it runs or has nothing to do.
+pub(super) fn start(engine: &Arc<Engine>) {
+    if engine.home.unresolved.start() {
+        spawn(engine);
+    }
+}
+
+fn spawn(engine: &Arc<Engine>) {
+    let running = Running {
+        engine: Arc::clone(engine),
+        over: false,
+    };
+    engine.home.spawn(run(running));
 }
 
 /// Reports the end of the task, even if its runtime drops it.
 struct Running {
     engine: Arc<Engine>,
-    home: Arc<Home>,
     over: bool,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Self { engine, home, over } = self;
-        if *over {
-            return;
-        }
-        engine.homes.end(home.id);
-        for (key, lease) in home.unresolved.abandon() {
-            engine.resolve_lease(&key, lease, home.id);
+        if !self.over {
+            let home = &self.engine.home;
+            home.task_was_dropped();
+            home.unresolved.stopped();
+            if home.is_over() {
+                // The leases expire.
+                home.unresolved.abandon();
+            } else if is_panicking() {
+                start(&self.engine);
+            }
         }
     }
 }
 
 async fn run(mut running: Running) {
-    let Running { engine, home, .. } = &running;
-    let unresolved = &home.unresolved;
+    let engine = &running.engine;
+    let unresolved = &engine.home.unresolved;
     // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
     let mut groups = HashMap::<u64, Arc<Backlog>>::new();
     loop {
-        let wakes_at = match unresolved.next_step(Moment::now()) {
+        let wakes_at = match unresolved.next_step(engine.now()) {
             Step::End => break,
             Step::Release(leases) => {
                 for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
                     let backlog = groups.entry(engine.backend.group(&batch[0].0)).or_default();
                     if backlog.add(batch) {
-                        let (engine, home) = (Arc::clone(engine), Arc::clone(home));
-                        home.runtime
-                            .clone()
-                            .spawn(send(engine, home, Arc::clone(backlog)));
+                        let task = send(Arc::clone(engine), Arc::clone(backlog));
+                        engine.home.spawn(task);
                     }
                 }
                 continue;
@@ -90,19 +98,18 @@ async fn run(mut running: Running) {
 }
 
 /// Sends one command at a time, so one that hangs delays only what is in it.
-async fn send(engine: Arc<Engine>, home: Arc<Home>, backlog: Arc<Backlog>) {
+async fn send(engine: Arc<Engine>, backlog: Arc<Backlog>) {
     while let Some(leases) = backlog.next() {
-        release(&engine, &home, leases).await;
+        release(&engine, leases).await;
     }
 }
 
-async fn release(engine: &Engine, home: &Home, leases: Batch) {
+async fn release(engine: &Engine, leases: Batch) {
     let releases = leases
         .iter()
         .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
-    let sent_at = Moment::now();
     let outcomes = Arc::clone(&engine.backend).leave(releases.collect()).await;
-    let now = Moment::now();
+    let now = engine.now();
     let mut replies = leases.into_iter().zip(outcomes).peekable();
     // The leases of one key are adjacent.
     while let Some(((key, number), outcome)) = replies.next() {
@@ -113,12 +120,9 @@ async fn release(engine: &Engine, home: &Home, leases: Batch) {
             failed |= outcome.is_err();
             resolved.extend(outcome.is_ok().then_some(number));
         }
-        home.unresolved.replied(&key, &resolved, failed, now);
-        for lease in resolved {
-            engine.homes.released(&key, lease, sent_at);
-        }
+        (engine.home.unresolved).replied(&key, &resolved, failed, now);
     }
-    home.unresolved.changed.notify_one();
+    engine.home.unresolved.changed.notify_one();
 }
 
 #[cfg(test)]

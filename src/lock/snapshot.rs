@@ -131,7 +131,7 @@ impl Here {
 
 impl LockInfo {
     pub(super) fn of(engine: &Arc<Engine>, key: &LockKey, holder: Holder) -> Self {
-        let now = Moment::now();
+        let now = engine.now();
         let mut here = Here::default();
         engine.event(key, |lane, _| here.add(lane, now));
         if engine.has_permits() {

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use hashbrown::HashTable;
 use tokio::sync::Notify;
@@ -12,7 +11,6 @@ use super::deadlines::{Deadlines, Entry};
 use super::effect::Effects;
 use super::lane::Lane;
 use crate::LockKey;
-use crate::task::RuntimeId;
 
 mod parts;
 mod round;
@@ -43,7 +41,6 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],
-    response_timeout: Duration,
     /// Whether a caller waits for the table to be empty.
     awaited: AtomicBool,
     /// Notified when a lane is removed, and when its work was started, if `awaited` is set.
@@ -53,10 +50,9 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(response_timeout: Duration) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
-            response_timeout,
             awaited: AtomicBool::new(false),
             left: Notify::new(),
             unstarted: AtomicUsize::new(0),
@@ -88,9 +84,11 @@ impl Lanes {
                 self.have_left(guard);
                 return result;
             }
-            (Ok(mut slot), _) => self.schedule(slot.get_mut(), hash, &mut shard.deadlines, effects),
+            (Ok(mut slot), _) => {
+                Self::schedule(slot.get_mut(), hash, &mut shard.deadlines, effects)
+            }
             (Err(absent), Some(mut slot)) if !is_idle => {
-                let entered = self.schedule(&mut slot, hash, &mut shard.deadlines, effects);
+                let entered = Self::schedule(&mut slot, hash, &mut shard.deadlines, effects);
                 absent
                     .into_table()
                     .insert_unique(hash, slot, |slot| slot.key.hash_code());
@@ -98,57 +96,44 @@ impl Lanes {
             }
             (Err(_), fresh) => {
                 shard.spare = fresh.map(Slot::emptied);
-                None
+                false
             }
         };
-        if let Some(home) = entered {
-            shard.drop_stale(home);
+        if entered {
+            shard.drop_stale();
         }
         result
     }
 
-    /// Adds the next deadlines of a lane to the index. Returns a runtime whose heap has grown.
+    /// Adds the next deadline of a lane to the index. Returns `true` if the index has grown.
     ///
     /// Most events change no deadline, so only that comparison is inline.
     #[inline(always)]
     fn schedule(
-        &self,
         slot: &mut Slot,
         hash: u64,
         deadlines: &mut Deadlines,
         effects: &mut Effects,
-    ) -> Option<RuntimeId> {
-        let own = slot.lane.unscheduled_look();
-        if own.is_none() && !slot.lane.is_awaited_elsewhere() {
-            return None;
+    ) -> bool {
+        match slot.lane.unscheduled_look() {
+            Some(at) => Self::enter(at, slot, hash, deadlines, effects),
+            None => false,
         }
-        self.enter(own, slot, hash, deadlines, effects)
     }
 
     #[inline(never)]
     fn enter(
-        &self,
-        own: Option<(RuntimeId, Moment)>,
+        at: Moment,
         slot: &mut Slot,
         hash: u64,
         deadlines: &mut Deadlines,
         effects: &mut Effects,
-    ) -> Option<RuntimeId> {
-        let mut entered = None;
-        let mut enter = |home, at| {
-            entered = Some(home);
-            if deadlines.push(home, Entry { at, hash }) {
-                effects.deadlines.push((home, at));
-            }
-        };
-        if let Some((home, at)) = own {
-            slot.lane.schedule(at);
-            enter(home, at);
+    ) -> bool {
+        slot.lane.schedule(at);
+        if deadlines.push(Entry { at, hash }) {
+            effects.deadlines.push(at);
         }
-        if let Some((at, homes)) = slot.lane.looks_from_elsewhere(self.response_timeout) {
-            homes.into_iter().for_each(|home| enter(home, at));
-        }
-        entered
+        true
     }
 
     /// Applies an event to every lane, one shard at a time.
@@ -168,7 +153,7 @@ impl Lanes {
                 event(&slot.key, &mut slot.lane, &mut effects);
                 let stays = !slot.lane.is_idle();
                 if stays {
-                    self.schedule(slot, slot.key.hash_code(), deadlines, &mut effects);
+                    Self::schedule(slot, slot.key.hash_code(), deadlines, &mut effects);
                 }
                 self.count_work(&slot.lane, &mut effects);
                 if !effects.is_empty() {
@@ -189,32 +174,6 @@ impl Lanes {
         let shard = lock(&self.shards[shard_of(hash)]);
         let slot = shard.lanes.find(hash, |slot| slot.key == *key);
         slot.map(|slot| look(&slot.lane))
-    }
-
-    /// Returns the runtimes in which lanes have background work.
-    pub(super) fn homes(&self) -> Vec<RuntimeId> {
-        let mut homes = Vec::new();
-        for shard in &self.shards {
-            for home in lock(shard).lanes.iter().filter_map(|slot| slot.lane.home()) {
-                if !homes.contains(&home) {
-                    homes.push(home);
-                }
-            }
-        }
-        homes
-    }
-
-    /// Moves the background work of an ended runtime to another.
-    pub(super) fn adopt(
-        &self,
-        ended: RuntimeId,
-        home: RuntimeId,
-        now: Moment,
-    ) -> Vec<(LockKey, Effects)> {
-        for shard in &self.shards {
-            lock(shard).deadlines.adopt(ended, home);
-        }
-        self.for_each(|_, lane, effects| lane.adopt(ended, home, now, effects))
     }
 
     /// Counts the work that a lane leaves if it is idle or only yields, under the mutex of its shard.
@@ -250,10 +209,10 @@ impl Lanes {
         }
     }
 
-    /// Returns `true` if the index has entries of this runtime.
-    pub(super) fn has_deadlines(&self, home: RuntimeId) -> bool {
+    /// Returns `true` if the index has entries.
+    pub(super) fn has_deadlines(&self) -> bool {
         let mut shards = self.shards.iter();
-        shards.any(|shard| lock(shard).deadlines.first(home).is_some())
+        shards.any(|shard| lock(shard).deadlines.first().is_some())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -313,15 +272,13 @@ impl Slot {
 
 impl Shard {
     #[inline]
-    fn drop_stale(&mut self, home: RuntimeId) {
+    fn drop_stale(&mut self) {
         let lanes = &self.lanes;
         let is_live = |entry: &Entry| {
             let mut lanes = lanes.iter_hash(entry.hash);
-            lanes.any(|slot| {
-                slot.lane.is_scheduled(home, entry.at) || slot.lane.is_announced(entry.at)
-            })
+            lanes.any(|slot| slot.lane.is_scheduled(entry.at))
         };
-        self.deadlines.drop_stale(home, lanes.len(), is_live);
+        self.deadlines.drop_stale(lanes.len(), is_live);
     }
 }
 

@@ -2,32 +2,26 @@
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::attempt::Answer;
 use super::claim::{Claim, Deadline, HoldId, Terms, Ticket};
-use super::clock::{Moment, Span};
-use super::effect::{Effects, Report, Wakeup, Work};
-use super::engine::Engine;
+use super::clock::{Clock, Moment, Span};
+use super::effect::{Answer, Effects, Report, Wakeup, Work};
 use super::grant::Grant;
-use super::home::Home;
 use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
-use super::options::Options;
 use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Erased, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes,
-    Release, Released, ReleasedOrKept, Renewal, Renewed,
+    ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes, Release,
+    Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::observe::{Name, RequestSpan};
-use crate::task::RuntimeId;
 use crate::{Error, LockKey, Owner};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -59,22 +53,6 @@ pub(super) const fn fixed(seconds: u64) -> Terms {
     }
 }
 
-/// Two runtimes that run no tasks, in which acquires are made.
-static RUNTIMES: LazyLock<[Runtime; 2]> = LazyLock::new(|| {
-    let runtime = || Builder::new_current_thread().build().expect("a runtime");
-    [runtime(), runtime()]
-});
-
-/// The runtime of most acquires.
-pub(super) fn here() -> RuntimeId {
-    RuntimeId::Tokio(RUNTIMES[0].handle().id())
-}
-
-/// Another runtime.
-pub(super) fn elsewhere() -> RuntimeId {
-    RuntimeId::Tokio(RUNTIMES[1].handle().id())
-}
-
 pub(super) fn key() -> LockKey {
     LockKey::new("k")
 }
@@ -104,17 +82,10 @@ pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
         terms,
         deadline: Deadline::Endless,
         grouped: false,
-        home: here(),
+        clock: Clock::Runtime,
         since: Moment::FIRST,
         name: Name::NONE,
         span: RequestSpan::NONE,
-    }
-}
-
-pub(super) fn from_elsewhere(claim: Claim) -> Claim {
-    Claim {
-        home: elsewhere(),
-        ..claim
     }
 }
 
@@ -123,7 +94,7 @@ pub(super) fn waiter(claim: Claim) -> (Waiter, Answer) {
     let waiter = Waiter {
         claim,
         reply,
-        _seat: Seats::new(1).take().expect("a seat"),
+        seat: Seats::new(1).take().expect("a seat"),
     };
     (waiter, answer)
 }
@@ -142,7 +113,7 @@ pub(super) fn granted(effects: Effects) -> Arc<Grant> {
     } = effects;
     assert!(rejections.is_empty() && losses.is_empty() && work.is_empty());
     assert_eq!(grants.len(), 1);
-    grants.remove(0).given.grant
+    grants.remove(0).grant
 }
 
 /// Returns the only work.
@@ -152,58 +123,35 @@ pub(super) fn work(effects: &mut Effects) -> Work {
     effects.work.remove(0)
 }
 
-/// Asserts that the only work is an acquire loop in this runtime.
+/// Asserts that the only work is an acquire loop.
 #[track_caller]
-pub(super) fn contends(effects: &mut Effects, in_home: RuntimeId) -> Wakeup {
+pub(super) fn contends(effects: &mut Effects) -> Wakeup {
     match work(effects) {
-        Work::Contend { home, wakeup, .. } if home == in_home => wakeup,
+        Work::Contend { wakeup, .. } => wakeup,
         other => panic!("{other:?}"),
     }
 }
 
-/// Asserts that the only work is a return from this runtime.
+/// Asserts that the only work is a return.
 #[track_caller]
-pub(super) fn returns(effects: &mut Effects, in_home: RuntimeId) {
+pub(super) fn returns(effects: &mut Effects) {
     match work(effects) {
-        Work::Return(home) if home == in_home => {}
+        Work::Return => {}
         other => panic!("{other:?}"),
     }
 }
 
-/// Returns the release of a hold by a caller in `home`.
+/// Returns the release of a hold.
 pub(super) fn release(
     hold: HoldId,
     reply: Option<oneshot::Sender<Result<(), Error>>>,
-    home: Option<RuntimeId>,
     now: Moment,
 ) -> lane::Release {
     lane::Release {
         hold,
-        report: reply.map(|reply| Box::new(Report { reply, home })),
-        home,
+        report: reply.map(|reply| Box::new(Report { reply })),
         now,
     }
-}
-
-/// Returns a runtime with timers.
-pub(super) fn runtime() -> Runtime {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime")
-}
-
-/// Returns an engine with the runtimes of its two homes.
-pub(super) fn engine_of(runtimes: [&Runtime; 2]) -> (Arc<Engine>, [Arc<Home>; 2]) {
-    let backend = Erased::new(Slow {
-        release_takes: SECOND,
-        ..Slow::default()
-    });
-    let engine = Arc::new(Engine::new(backend, Options::default(), None));
-    let homes = runtimes.map(|runtime| {
-        let _entered = runtime.enter();
-        let home = engine.current_home().expect("a runtime with timers");
-        engine.homes.get(home).expect("a known runtime")
-    });
-    (engine, homes)
 }
 
 /// A backend whose replies take time, so the engine serves it by tasks.

@@ -5,8 +5,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::clock::Moment;
-use crate::task::{Runtime, RuntimeId, Timer};
+use super::clock::{Clock, Moment};
+use crate::task::Timer;
 
 /// The longest sleep between two readings of the clock, because timers do not advance during a suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -19,7 +19,12 @@ pub(super) fn next_wake(until: Moment, now: Moment) -> Moment {
 /// Completes with the output of `future`, or with `None` at `until`. Works outside any runtime.
 ///
 /// `now` is a moment before the call. The clock is read again only when a timer fires.
-pub(super) async fn by<F: Future>(until: Moment, mut now: Moment, future: F) -> Option<F::Output> {
+pub(super) async fn by<F: Future>(
+    clock: Clock,
+    until: Moment,
+    mut now: Moment,
+    future: F,
+) -> Option<F::Output> {
     let mut future = pin!(future);
     if let Some(output) = poll_once(future.as_mut()).await {
         return Some(output);
@@ -30,28 +35,10 @@ pub(super) async fn by<F: Future>(until: Moment, mut now: Moment, future: F) -> 
         tokio::select! {
             biased;
             output = &mut future => return Some(output),
-            () = timer.as_mut() => now = Moment::now(),
+            () = timer.as_mut() => now = clock.now(),
         }
     }
     None
-}
-
-/// Completes with the output of `future` while it is polled in the runtime `home`, or with `None` when it is
-/// polled elsewhere. Needs no timer. The first poll must be in `home`, whose identity costs two contended
-/// writes.
-pub(super) async fn polled_in<F: Future + Unpin>(
-    home: Option<RuntimeId>,
-    future: &mut F,
-) -> Option<F::Output> {
-    let home = home?;
-    let mut first = true;
-    poll_fn(|cx| match Pin::new(&mut *future).poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if std::mem::take(&mut first) => Poll::Pending,
-        Poll::Pending if Runtime::current().is_some_and(|it| it.id() == home) => Poll::Pending,
-        Poll::Pending => Poll::Ready(None),
-    })
-    .await
 }
 
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {

@@ -17,7 +17,7 @@ pub(super) const BATCH: usize = 100;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The unresolved leases of one runtime. Each key has at most one release command in flight, and one
+/// The unresolved leases of one manager. Each key has at most one release command in flight, and one
 /// per backoff step.
 #[derive(Debug, Default)]
 pub(super) struct Unresolved {
@@ -59,9 +59,9 @@ pub(super) struct UnknownLease {
 
 impl UnknownLease {
     /// Returns the lease of an attempt, or of a place in the queue of the backend, that may yet take effect.
-    pub(super) fn attempted(number: LeaseNumber, until: Moment) -> Self {
+    pub(super) fn attempted(number: LeaseNumber, until: Moment, now: Moment) -> Self {
         Self {
-            attempted: Some(Moment::now()),
+            attempted: Some(now),
             ..Self::granted(number, until)
         }
     }
@@ -163,25 +163,6 @@ impl Unresolved {
         start
     }
 
-    pub(super) fn has(&self, key: &LockKey, lease: LeaseNumber) -> bool {
-        let mut state = self.state();
-        let unknown = state.keys.get_mut(key);
-        unknown.is_some_and(|unknown| unknown.find(lease).is_some())
-    }
-
-    pub(super) fn forget_expired(&self, now: Moment) {
-        let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        keys.retain(|key, unknown| {
-            unknown.leases.retain(|lease| lease.until > now);
-            let stays = !unknown.leases.is_empty();
-            if !stays && let Progress::Waiting(due) = unknown.next {
-                waiting.remove(&(due, key.clone()));
-            }
-            stays
-        });
-    }
-
     /// Returns what the task does next.
     pub(super) fn next_step(&self, now: Moment) -> Step {
         let mut state = self.state();
@@ -262,7 +243,7 @@ impl Unresolved {
         }
     }
 
-    /// Drops a lease that a command of another task has released, which was sent at `sent_at`. While a command for its key
+    /// Drops a lease that a command of the releaser has released, which was sent at `sent_at`. While a command for its key
     /// is in flight, the reply to that settles it.
     pub(super) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber, sent_at: Moment) {
         let mut state = self.state();
@@ -303,19 +284,34 @@ impl Unresolved {
         }
     }
 
-    /// Removes and returns the leases after the task was dropped with its runtime.
-    pub(super) fn abandon(&self) -> Vec<(LockKey, UnknownLease)> {
+    /// Returns `true` if the task has something to do and does not run, so the caller has to start it.
+    pub(super) fn start(&self) -> bool {
+        let mut state = self.state();
+        !state.keys.is_empty() && !std::mem::replace(&mut state.running, true)
+    }
+
+    /// Keeps the leases for the next task, after this one was dropped. So were its commands in flight.
+    pub(super) fn stopped(&self) {
         let mut state = self.state();
         state.running = false;
-        state.waiting.clear();
-        let keys = std::mem::take(&mut state.keys);
+        let State { keys, waiting, .. } = &mut *state;
+        for (key, unknown) in keys {
+            if let Progress::InFlight { .. } = unknown.next {
+                unknown.next = Progress::Waiting(DueTime::AtOnce);
+                waiting.insert((DueTime::AtOnce, key.clone()));
+            }
+        }
+    }
+
+    /// Drops all leases: no home is left to release them.
+    pub(super) fn abandon(&self) {
+        let mut state = self.state();
+        *state = State {
+            attempts: state.attempts,
+            ..State::default()
+        };
         drop(state);
         self.finished.notify_waiters();
-        let leases = |(key, unknown): (LockKey, Unknown)| {
-            let leases = unknown.leases.into_iter();
-            leases.map(move |lease| (key.clone(), lease))
-        };
-        keys.into_iter().flat_map(leases).collect()
     }
 }
 

@@ -9,7 +9,6 @@ use tokio::sync::Notify;
 
 use self::first::First;
 use self::summary::Summary;
-use super::clock::Moment;
 use super::counts::{Counting, Counts};
 use super::engine::Engine;
 use super::grant::Grant;
@@ -121,7 +120,7 @@ impl LockManager {
             lanes.inspect_permits(key, |_, lane| summary = summary.and(Summary::of(lane)));
         }
         let is_known = summary.is_shown() || summary.is_returning;
-        is_known.then(|| summary.view(key, Moment::now(), &engine.tally))
+        is_known.then(|| summary.view(key, engine.now(), &engine.tally))
     }
 
     /// Returns the owners of this process that hold a key, the oldest `limit` first.
@@ -134,7 +133,7 @@ impl LockManager {
             engine.lanes.inspect_permits(key, |_, lane| add(lane));
         }
         grants.sort_by_key(|grant| grant.granted_at());
-        let now = Moment::now();
+        let now = engine.now();
         let view = |grant: Arc<Grant>| OwnerView {
             owner: grant.owner(),
             layer: engine.tally.text(grant.name()).map(SmolStr::new),
@@ -157,7 +156,7 @@ impl LockManager {
             order,
             limit,
             // One moment for all keys, or the order of equal ages would change with each walk.
-            now: Moment::now(),
+            now: engine.now(),
             heap: BinaryHeap::with_capacity(limit.saturating_add(1)),
         };
         let (mut counting, mut expired) = (Counting::default(), Vec::new());
@@ -220,7 +219,7 @@ impl LockManager {
             let room = limit - page.rows.len();
             let is_full = found.len() >= room;
             found.truncate(room);
-            let now = Moment::now();
+            let now = engine.now();
             let views = found
                 .iter()
                 .map(|(key, it)| it.view(key, now, &engine.tally));

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::clock::{AtomicMoment, Moment};
+use super::clock::{AtomicMoment, Clock, Moment};
 
 /// The longest sleep of the task: the longest delay until a resume is detected.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 
-/// The next wake-up of the watchdog of one runtime.
+/// The next wake-up of the watchdog.
 #[derive(Debug)]
 pub(super) struct Alarm {
     /// When the task wakes, or [`NOT_SET`]. Only the start of a round moves it back, so a new task keeps
@@ -51,11 +51,11 @@ impl Alarm {
     }
 
     /// Makes the task wake at `at` or earlier. Notifies it if that is a change, and before the end of any sleep.
-    pub(super) fn set(&self, at: Moment) {
+    pub(super) fn set(&self, at: Moment, clock: Clock) {
         if self.wakes_at.load() > at
             && self.wakes_at.no_later_than(at)
             // After the change: a sleep that began before it is over by then.
-            && at < Moment::now() + TICK
+            && at < clock.now() + TICK
         {
             self.earlier.notify_one();
         }
@@ -87,11 +87,11 @@ mod tests {
     async fn time_behind_next_tick_is_not_notified() {
         let alarm = Alarm::default();
         let (now, notified) = (Moment::now(), || alarm.earlier.notified().now_or_never());
-        alarm.set(now + TICK);
+        alarm.set(now + TICK, Clock::Runtime);
         assert_eq!((alarm.time(), notified()), (Some(now + TICK), None));
-        alarm.set(now + TICK / 2);
+        alarm.set(now + TICK / 2, Clock::Runtime);
         assert_eq!((alarm.time(), notified()), (Some(now + TICK / 2), Some(())));
-        alarm.set(now);
+        alarm.set(now, Clock::Runtime);
         assert_eq!((alarm.time(), notified()), (Some(now), Some(())));
     }
 }

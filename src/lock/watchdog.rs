@@ -1,8 +1,7 @@
-//! The watchdog: one task per manager and runtime that renews leases, reports losses and takes over
-//! stuck work.
+//! The watchdog: one task per manager that renews leases, reports losses, rejects waiters at their deadlines and takes
+//! over commands that do not run near their callers.
 //!
-//! It checks the lanes that are due in the index of its runtime and sleeps until the next deadline. A
-//! lock held for less than a third of its lease thus costs it nothing. It ends when no lane is left.
+//! It checks the lanes that are due in the index and sleeps until the next deadline. A lock held for less than a third of its lease thus costs it nothing. It ends when no lane is left.
 //!
 //! After an outage of the backend, all renewals are due at once, so that losses are reported
 //! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every
@@ -15,90 +14,63 @@ use tokio::time::sleep_until;
 
 use super::clock::{Moment, suspended};
 use super::engine::Engine;
-use super::home::{Current, Home};
-use super::lane::{Look, Replied};
+use super::home::{Home, HomeEnded};
 use super::table::{DueRenewal, Round};
 use super::turns::Turns;
 use super::wake::TICK;
-use crate::Error;
+use super::{releaser, resolver};
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::observe::Reply;
-use crate::task::RuntimeId;
+use crate::task::is_panicking;
+use crate::{Error, ErrorKind};
 
 /// The most leases of one command.
 const BATCH: usize = 100;
 
-/// Makes the watchdog of this runtime check its lanes at `at` or earlier.
-pub(super) fn set(engine: &Arc<Engine>, home: RuntimeId, at: Moment) {
-    if let Some(found) = engine.homes.get(home) {
-        found.watchdog.set(at);
-        start(engine, &found);
-    } else if let Some(other) = engine.homes.any() {
-        // The runtime has ended, so another one takes over its work.
-        adopt(engine, home, &other);
+/// Makes the watchdog check its lanes at `at` or earlier.
+pub(super) fn set(engine: &Arc<Engine>, at: Moment) {
+    engine.home.watchdog.set(at, engine.home.clock);
+    start(engine);
+}
+
+/// Starts the task, unless it already runs.
+pub(super) fn start(engine: &Arc<Engine>) {
+    if engine.home.watchdog.start() {
+        let running = Running {
+            engine: Arc::downgrade(engine),
+            home: Arc::clone(&engine.home),
+            over: false,
+        };
+        engine.home.spawn(run(running));
     }
 }
 
 impl Engine {
-    /// Returns the runtime for work that the caller begins.
+    /// Checks that the home runs, as far as is known.
     ///
     /// # Errors
     ///
-    /// Returns [`Misconfigured`](crate::ErrorKind::Misconfigured) outside a runtime, and in one without
-    /// timers.
+    /// Returns [`Unavailable`](ErrorKind::Unavailable) if it has ended.
     #[inline]
-    pub(super) fn current_home(self: &Arc<Self>) -> Result<RuntimeId, Error> {
-        match self.homes.checked() {
-            Some(home) => Ok(home),
-            None => self.check_home(),
+    pub(super) fn require_home(self: &Arc<Self>) -> Result<(), Error> {
+        match self.home.may_have_ended() {
+            false => Ok(()),
+            true => self.check_home(),
         }
     }
 
     #[cold]
-    fn check_home(self: &Arc<Self>) -> Result<RuntimeId, Error> {
-        match self.homes.current()? {
-            Current::Known(home) => Ok(home),
-            Current::New(home) => {
-                adopt_all(self, home);
-                Ok(home)
+    fn check_home(self: &Arc<Self>) -> Result<(), Error> {
+        match self.home.check() {
+            Some(false) => Ok(()),
+            Some(true) => {
+                start(self);
+                releaser::start(self);
+                resolver::start(self);
+                Ok(())
             }
+            None => Err(Error::new(ErrorKind::Unavailable).with_source(HomeEnded)),
         }
-    }
-}
-
-/// Moves every lane whose runtime has ended to `home`.
-pub(super) fn adopt_all(engine: &Arc<Engine>, home: RuntimeId) {
-    let Some(home) = engine.homes.get(home) else {
-        return;
-    };
-    for ended in engine.lanes.homes() {
-        if engine.homes.get(ended).is_none() {
-            adopt(engine, ended, &home);
-        }
-    }
-    engine.resolve_kept(&home);
-    home.watchdog.set(Moment::now());
-    start(engine, &home);
-}
-
-/// Moves the background work of an ended runtime to another.
-fn adopt(engine: &Arc<Engine>, ended: RuntimeId, home: &Arc<Home>) {
-    let now = Moment::now();
-    let all = engine.lanes.adopt(ended, home.id, now);
-    engine.carry_out_all(all);
-    home.watchdog.set(now);
-    start(engine, home);
-}
-
-/// Starts the task in this runtime, unless it already runs.
-pub(super) fn start(engine: &Arc<Engine>, home: &Arc<Home>) {
-    if home.watchdog.start() {
-        let running = Running {
-            engine: Arc::downgrade(engine),
-            home: Arc::clone(home),
-            over: false,
-        };
-        home.runtime.spawn(run(running));
     }
 }
 
@@ -113,19 +85,16 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.home.watchdog.stopped();
-        let Some(engine) = self.engine.upgrade() else {
-            return;
-        };
-        if self.over {
-            // An entry added between the last check and the flag did not start a task.
-            if engine.lanes.has_deadlines(self.home.id) {
-                start(&engine, &self.home);
-            }
-        } else {
-            engine.homes.end(self.home.id);
-            if let Some(other) = engine.homes.any() {
-                adopt(&engine, self.home.id, &other);
-            }
+        if !self.over {
+            self.home.task_was_dropped();
+        }
+        // After a panic of a subscriber or waker of the program, or an entry that was added between the last check and
+        // the flag. A home that has ended drops a new task as well.
+        if (self.over || is_panicking())
+            && let Some(engine) = self.engine.upgrade()
+            && engine.lanes.has_deadlines()
+        {
+            start(&engine);
         }
     }
 }
@@ -138,13 +107,14 @@ async fn run(mut running: Running) {
     let alarm = &home.watchdog;
     let mut known_suspends = suspended();
     let mut ticked = false;
+    let mut rounds = None;
     loop {
         // Held only for one round, so the manager can be dropped.
         let Some(engine) = running.engine.upgrade() else {
             running.over = true;
             return;
         };
-        let now = Moment::now();
+        let now = engine.now();
         if suspended() > known_suspends {
             known_suspends = suspended();
             reject_late(&engine, now);
@@ -164,10 +134,15 @@ async fn run(mut running: Running) {
                 return;
             }
         };
-        // Only after a tick, because each of many brief locks would start and end a task otherwise.
-        if std::mem::take(&mut ticked) && engine.lanes.forget_if_empty() {
-            alarm.clear();
-            continue;
+        if std::mem::take(&mut ticked) {
+            rounds = home
+                .releases
+                .take_over_if_stuck(rounds, || releaser::take_over(&engine));
+            // Only after a tick, because each of many brief locks would start and end a task otherwise.
+            if engine.lanes.forget_if_empty() {
+                alarm.clear();
+                continue;
+            }
         }
         drop(engine);
         let wakes_at = wakes_at.min(now + TICK);
@@ -186,7 +161,7 @@ async fn run(mut running: Running) {
 
 /// Makes the renewals of all held locks due.
 fn mark_suspect(engine: &Arc<Engine>, home: &Home) {
-    let now = Moment::now();
+    let now = engine.now();
     let all = engine.lanes.for_each(|_, lane, _| lane.mark_suspect(now));
     engine.carry_out_all(all);
     home.watchdog.next(now);
@@ -206,18 +181,16 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         renewals,
         effects,
         next,
-    } = engine.lanes.look(Look {
-        home: home.id,
-        now,
-        response_timeout: engine.response_timeout,
-    });
+    } = engine
+        .lanes
+        .look(now, || home.unresolved.attempt_left_behind());
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
     let mut turns = Turns::default();
     for batch in engine.in_batches(renewals.into_iter().flatten(), BATCH, |due| &due.key) {
         let turns = turns.of(engine, &batch[0].key);
-        let renewal = renew(Arc::clone(engine), home.id, batch, turns);
-        home.runtime.spawn(renewal);
+        let renewal = renew(Arc::clone(engine), batch, turns);
+        home.spawn(renewal);
     }
     engine.carry_out_all(effects);
     next
@@ -225,12 +198,7 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
 
 /// Sends one batch, concurrently with other batches and rounds. A batch that hangs delays only batches
 /// of its group that wait for its turn.
-async fn renew(
-    engine: Arc<Engine>,
-    home: RuntimeId,
-    batch: Vec<DueRenewal>,
-    turns: Arc<Semaphore>,
-) {
+async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore>) {
     let _turn = turns.acquire().await;
     // After the wait, in which a due renewal takes less memory than the renewal.
     let renewals = batch.into_iter().map(|due| {
@@ -244,16 +212,16 @@ async fn renew(
     });
     let mut batch: Vec<_> = renewals.collect();
     // Locks may have been released or lost during the wait, and must not be renewed.
-    let now = Moment::now();
+    let now = engine.now();
     batch.retain(|renewal| {
         engine.event(&renewal.key, |lane, effects| {
-            lane.still_wants(renewal, Replied { home, now }, effects)
+            lane.still_wants(renewal, now, effects)
         })
     });
     if batch.is_empty() {
         return;
     }
-    let sent_at = Moment::now();
+    let sent_at = engine.now();
     // Only the end of the runtime drops this await; the leases then expire and the guards report it.
     let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
     engine.renewed(&batch, &outcomes);
@@ -263,21 +231,20 @@ async fn renew(
             Ok(Renewed::NotHeld) => Reply::NotHeld,
             Err(_) => Reply::Failed,
         });
-        replied(&engine, home, renewal, sent_at, outcome);
+        replied(&engine, renewal, sent_at, outcome);
     }
 }
 
 fn replied(
     engine: &Arc<Engine>,
-    home: RuntimeId,
     renewal: &Renewal,
     sent_at: Moment,
     outcome: &Result<Renewed, BackendError>,
 ) {
     engine.event(&renewal.key, |lane, effects| {
         // Reads the clock for each lane: a loss that a caller has observed must not be undone.
-        let now = Moment::now();
-        lane.renewed(renewal, sent_at, outcome, Replied { home, now }, effects);
+        let now = engine.now();
+        lane.renewed(renewal, sent_at, outcome, now, effects);
     });
 }
 

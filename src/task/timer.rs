@@ -44,8 +44,6 @@ pin_project! {
             #[pin]
             sleep: Sleep,
             home: RuntimeId,
-            // Whether the next poll is known to be in this runtime.
-            checked: bool,
         },
         /// Threads that sleep, one after another.
         Threads {
@@ -63,14 +61,6 @@ impl Timer {
         }
     }
 
-    /// Creates a timer in `runtime`, which is the current one and that of the first poll. Asking for the current runtime
-    /// would cost two contended atomic operations.
-    pub(crate) fn in_current(runtime: RuntimeId, at: Instant) -> Self {
-        Self {
-            source: TimerSource::new(at, Some(runtime), true),
-        }
-    }
-
     /// Changes when the timer fires.
     pub(crate) fn reset(self: Pin<&mut Self>, until: Instant) {
         match self.project().source.project() {
@@ -82,15 +72,11 @@ impl Timer {
 }
 
 impl TimerSource {
-    fn new(at: Instant, runtime: Option<RuntimeId>, checked: bool) -> Self {
+    fn new(at: Instant, runtime: Option<RuntimeId>) -> Self {
         if let Some(home) = runtime
             && let Ok(sleep) = catch_unwind(|| sleep_until(at))
         {
-            return Self::Runtime {
-                sleep,
-                home,
-                checked,
-            };
+            return Self::Runtime { sleep, home };
         }
         Self::Threads { at, slept: None }
     }
@@ -103,15 +89,10 @@ impl Future for Timer {
         let mut source = self.project().source;
         let runtime = || Runtime::current().map(|runtime| runtime.id());
         let replaced = match source.as_mut().project() {
-            SourceProjected::Unpolled { at } => Some(TimerSource::new(*at, runtime(), false)),
-            SourceProjected::Runtime {
-                sleep,
-                home,
-                checked,
-            } => {
-                let unchecked = (!std::mem::take(checked)).then(runtime);
-                let moved = unchecked.filter(|runtime| *runtime != Some(*home));
-                moved.map(|runtime| TimerSource::new(sleep.deadline(), runtime, false))
+            SourceProjected::Unpolled { at } => Some(TimerSource::new(*at, runtime())),
+            SourceProjected::Runtime { sleep, home } => {
+                let moved = Some(runtime()).filter(|runtime| *runtime != Some(*home));
+                moved.map(|runtime| TimerSource::new(sleep.deadline(), runtime))
             }
             SourceProjected::Threads { .. } => None,
         };
@@ -241,15 +222,10 @@ mod tests {
     /// The first runtime idles, or has ended.
     #[test]
     fn timer_of_stopped_runtime_fires_in_next() {
-        for (ends, is_known) in [(false, false), (false, true), (true, false), (true, true)] {
+        for ends in [false, true] {
             let first = with_timers();
             let start = Instant::now();
-            let entered = first.enter();
-            let mut timer = pin!(match is_known {
-                true => Timer::in_current(RuntimeId::Tokio(first.handle().id()), start + SHORT),
-                false => Timer::at(start + SHORT),
-            });
-            drop(entered);
+            let mut timer = pin!(Timer::at(start + SHORT));
             first.block_on(async { assert!(poll(timer.as_mut()).is_pending()) });
             let _idle = (!ends).then_some(first);
             timer.as_mut().reset(start + 2 * SHORT);

@@ -11,8 +11,8 @@ const TIMES: u64 = 1_000;
 
 /// The grant. The lane uses the box of the last one.
 const PER_LOCK: u64 = 1;
-/// The grant, and the channel, the timer and the entry of its waiter.
-const PER_HAND_OFF: u64 = 4;
+/// The grant, and the channel and the entry of its waiter.
+const PER_HAND_OFF: u64 = 3;
 /// The error.
 const PER_BUSY: u64 = 1;
 /// The key, the error and its cause.

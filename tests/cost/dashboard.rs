@@ -51,7 +51,7 @@ async fn fill(locks: &LockManager) -> (Router, Body, Vec<LockGuard>) {
 fn dashboard_keeps_less_than_one_mebibyte() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
-    let locks = LockManager::in_memory();
+    let locks = runtime.block_on(async { LockManager::in_memory() });
     // The engine allocates its own counts and tasks first.
     runtime.block_on(async { drop(locks.acquire("k").await.unwrap()) });
     let mut kept = None;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tower_lock::{LockGuard, LockManager};
+use tower_lock::{LockGuard, LockManager, Memory};
 
 const HELD: usize = 100_000;
 /// 130 leases per second.
@@ -43,10 +44,16 @@ async fn cost(locks: &LockManager, name: &str) -> Duration {
     (cpu_time() - cpu) / LEASES
 }
 
+/// Returns a manager whose background work runs on this thread, too.
+fn on_this_thread() -> LockManager {
+    let locks = LockManager::builder(Memory::new()).runtime(Handle::current());
+    locks.build().unwrap()
+}
+
 #[tokio::test]
 async fn held_locks_do_not_slow_short_leases() {
-    let alone = least_cost(&LockManager::in_memory()).await;
-    let locks = LockManager::in_memory();
+    let alone = least_cost(&on_this_thread()).await;
+    let locks = on_this_thread();
     let mut guards = Vec::with_capacity(HELD);
     for n in 0..HELD {
         guards.push(locks.acquire(format!("held{n}")).await.unwrap());
@@ -64,7 +71,7 @@ async fn held_locks_do_not_slow_short_leases() {
 fn renewal_of_all_locks_needs_little_memory() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build().unwrap();
-    let locks = LockManager::in_memory();
+    let locks = runtime.block_on(async { LockManager::in_memory() });
     let mut guards = Vec::with_capacity(HELD);
     runtime.block_on(async {
         for n in 0..HELD {

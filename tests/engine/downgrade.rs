@@ -1,7 +1,7 @@
 //! Downgrades of guards from exclusive to shared.
 
 use std::error::Error as _;
-use std::future::{Future, IntoFuture};
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::poll;
@@ -475,42 +475,24 @@ async fn downgrade_without_majority_frees_key() {
     assert!(guard.downgrade().await.unwrap_err().is_lost());
 }
 
-/// Polls a downgrade once in a runtime of its own until `until`, and ends the runtime.
-fn in_ended_runtime(wire: &Simulated, until: impl Future<Output = ()>) -> (LockManager, LockGuard) {
-    let locks = manager_on(wire);
-    let runtime = current_thread();
-    let guard = runtime.block_on(async {
-        let mut guard = locks.acquire("k").await.unwrap();
-        assert!(poll!(Box::pin(guard.downgrade())).is_pending());
-        until.await;
-        guard
-    });
-    drop(runtime);
-    (locks, guard)
-}
-
+/// The runtime of the caller ends before the command is sent, or before the reply.
 #[test]
-fn runtime_that_ends_before_command_keeps_lock() {
-    let wire = Simulated::new(20 * MS);
-    let (_locks, guard) = in_ended_runtime(&wire, std::future::ready(()));
-    assert_eq!(wire.sent(Command::Downgrade), 0);
-    assert!(guard.is_held() && guard.mode() == Mode::Exclusive);
-}
-
-#[test]
-fn runtime_that_ends_during_downgrade_loses_lock() {
-    let wire = Simulated::new(20 * MS);
-    let sent = async {
-        while wire.sent(Command::Downgrade) == 0 {
-            sleep(MS).await;
-        }
-    };
-    let (locks, guard) = in_ended_runtime(&wire, sent);
-    assert!(!guard.is_held());
-    assert_eq!(guard.lost_reason(), Some(LostReason::Downgrade));
-    drop(guard);
-    current_thread().block_on(async {
-        let next = locks.acquire("k").wait(10 * SECOND).await.unwrap();
-        assert!(next.is_held());
-    });
+fn downgrade_outlives_runtime_of_its_caller() {
+    for is_sent in [false, true] {
+        let wire = Simulated::new(20 * MS);
+        let locks = manager_on(&wire);
+        let runtime = current_thread();
+        let mut guard = runtime.block_on(async {
+            let mut guard = locks.acquire("k").await.unwrap();
+            assert!(poll!(Box::pin(guard.downgrade())).is_pending());
+            while is_sent && wire.sent(Command::Downgrade) == 0 {
+                sleep(MS).await;
+            }
+            guard
+        });
+        drop(runtime);
+        current_thread().block_on(guard.downgrade()).unwrap();
+        assert!(guard.is_held() && guard.mode() == Mode::Shared);
+        assert_eq!(wire.sent(Command::Downgrade), 1);
+    }
 }

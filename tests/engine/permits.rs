@@ -7,7 +7,6 @@ use tower_lock::backend::{Memory, Mode, Modes};
 use tower_lock::{ErrorKind, LockKey, LockKeys, LockManager, LostReason};
 
 use crate::support::engine::{MS, SECOND, fails_at_its_deadline, manager_on};
-use crate::support::other_runtime::{Fate, Other, current_thread};
 use crate::support::simulated::{Command, Simulated};
 
 /// Returns two managers of one store, as in two processes.
@@ -378,33 +377,4 @@ async fn waiters_in_line_are_served_in_order() {
         assert_eq!(waiter, expected);
         held = Some(guard);
     }
-}
-
-/// The waiters of a runtime that idles keep their places.
-#[test]
-fn idle_runtime_takes_no_turn_of_another() {
-    let (here, there) = two_processes();
-    let driven = current_thread();
-    let held = driven.block_on(there.acquire("k").permits(1).into_future());
-    let locks = here.clone();
-    let other = Other::after(Fate::Idles, async move {
-        let mut waiters = Vec::new();
-        for _ in 0..9 {
-            let mut waiter = Box::pin(locks.acquire("k").permits(1).into_future());
-            assert!(poll!(&mut waiter).is_pending());
-            waiters.push(waiter);
-        }
-        sleep(50 * MS).await;
-        waiters
-    });
-    driven.block_on(async {
-        let queued = async || there.inspect("k").await.unwrap().unwrap().queued;
-        assert_eq!(queued().await, 4);
-        let mut waiter = Box::pin(here.acquire("k").permits(1).into_future());
-        assert!(poll!(&mut waiter).is_pending());
-        // Long before a second.
-        sleep(100 * MS).await;
-        assert_eq!(queued().await, 5);
-    });
-    drop((held, other));
 }

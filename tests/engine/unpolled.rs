@@ -93,6 +93,24 @@ async fn unpolled_rejected_attempt_is_taken_over() {
     assert!(next.is_held());
 }
 
+/// In a runtime with several threads, the acquire itself drives its first attempt, until home takes it over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn unpolled_attempt_in_place_is_taken_over() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
+    let held = there.acquire("k").await.unwrap();
+    let _unpolled = polled_once(here.acquire("k").wait(50 * MS)).await;
+    let waiter = tokio::spawn(here.acquire("k").wait(30 * SECOND).into_future());
+    sleep(100 * MS).await;
+    held.release().await.unwrap();
+    let released = Instant::now();
+    let next = waiter.await.unwrap().unwrap();
+    let waited = released.elapsed();
+    assert!(next.is_held());
+    // Without a reply, the attempt would end 400 ms later.
+    assert!(waited <= RESPONSE / 2, "{waited:?}");
+}
+
 /// A task takes over the first attempt, whose outcome also applies to the caller behind it.
 #[tokio::test(start_paused = true)]
 async fn no_wait_behind_unpolled_attempt_ends_in_time() {

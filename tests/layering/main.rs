@@ -174,13 +174,8 @@ const LANES: [[&str; 2]; 2] = [["lock", "lane"], ["lock", "grant"]];
 /// The loop of attempts for the waiters of a lane.
 const LOOP: &str = "AcquireLoop";
 
-/// The files that start one: with the effect of a lane event, or with the attempt of an acquire that left or is not
-/// polled. Two loops of one lane would attempt at the same time.
-const START_LOOPS: [[&str; 2]; 3] = [
-    ["lock", "dispatch"],
-    ["lock", "entry"],
-    ["lock", "take_over"],
-];
+/// The file that starts one, with the effect of a lane event. Two loops of one lane would attempt at the same time.
+const START_LOOPS: [&str; 2] = ["lock", "dispatch"];
 
 /// The most files in one import cycle.
 const LARGEST_CYCLE: usize = 3;
@@ -264,8 +259,8 @@ fn breaks_borders(module: &[String], path: &[String]) -> Option<&'static str> {
         return Some("tests cannot pause it: use tokio::time::Instant");
     }
     let spawns = SPAWNS.iter().any(|start| starts_with(start)) && !starts_with(STARTS_NONE);
-    if spawns && *module != ["task"] {
-        return Some("only task.rs spawns");
+    if spawns && module.first().is_none_or(|top| top != "task") {
+        return Some("only task spawns");
     }
     None
 }
@@ -279,9 +274,9 @@ fn breaks_topologies(source: &Source, path: &[String]) -> Option<&'static str> {
 
 fn breaks_loops(module: &[String], path: &[String]) -> Option<&'static str> {
     let own = module.starts_with(&["lock".to_owned(), "contender".to_owned()]);
-    let may_name = || own || START_LOOPS.iter().any(|file| *module == *file);
+    let may_name = || own || *module == START_LOOPS;
     let names = path.iter().any(|part| part == LOOP);
-    (names && !may_name()).then_some("only dispatch, entry and take_over start a loop of attempts")
+    (names && !may_name()).then_some("only dispatch starts a loop of attempts")
 }
 
 #[test]
@@ -540,12 +535,7 @@ mod walker {
             for at in ["lock/watchdog", "lock/lane/held", "layer/service"] {
                 assert!(!broken(at, text).is_empty(), "{at}: {text}");
             }
-            for at in [
-                "lock/dispatch",
-                "lock/entry",
-                "lock/take_over",
-                "lock/contender",
-            ] {
+            for at in ["lock/dispatch", "lock/contender"] {
                 assert_eq!(broken(at, text), Vec::<String>::new(), "{at}: {text}");
             }
         }

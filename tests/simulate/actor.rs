@@ -311,7 +311,7 @@ impl Kept {
                 return;
             }
             Release::DroppedOutside => {
-                environment.released(id, false, "is dropped outside of a runtime");
+                environment.released(id, "is dropped outside of a runtime");
                 let outside = tower_lock::test_util::leave();
                 drop(guard);
                 drop(outside);
@@ -324,7 +324,7 @@ impl Kept {
             id: environment.release_starts(id),
             environment: Arc::clone(&environment),
         };
-        environment.released(id, true, "is released");
+        environment.released(id, "is released");
         let mut future = Box::pin(guard.release());
         let mut left = polls;
         let outcome = poll_fn(|context| {
@@ -350,7 +350,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
-            self.environment.released(self.id, true, "is dropped");
+            self.environment.released(self.id, "is dropped");
             drop(guard);
         }
     }

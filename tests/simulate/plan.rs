@@ -42,9 +42,9 @@ pub struct Messages {
 }
 
 impl Manager {
-    /// The runtime in which background work for this one runs.
-    pub fn worker_of(&self, runtime: usize) -> usize {
-        self.fixed.unwrap_or(runtime)
+    /// The runtime in which the background work runs: one of the callers, or one of its own that runs all the time.
+    pub fn home(&self) -> usize {
+        self.fixed.unwrap_or(self.runtimes)
     }
 }
 
@@ -65,8 +65,9 @@ impl Messages {
 /// One process.
 #[derive(Debug, Clone)]
 pub struct Manager {
+    /// The runtimes of the callers.
     pub runtimes: usize,
-    /// The runtime that is set for all background work.
+    /// The runtime of callers that is set for all background work.
     pub fixed: Option<usize>,
     pub watchdog: Ms,
     pub max_waiters: usize,

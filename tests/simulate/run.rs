@@ -76,7 +76,7 @@ impl Simulation {
         let plan = &environment.plan;
         let mut ids = 0;
         for manager in &plan.managers {
-            let runtimes = (0..manager.runtimes).map(|_| {
+            let runtimes = (0..=manager.runtimes).map(|_| {
                 ids += 1;
                 Runtime::new(ids, 0, &environment.alarm)
             });
@@ -85,16 +85,13 @@ impl Simulation {
         }
         let managers: Managers = (plan.managers.iter().enumerate())
             .map(|(manager, settings)| {
-                let fixed = (settings.fixed).map(|fixed| environment.runtime(manager, fixed));
+                let home = environment.runtime(manager, settings.home());
                 let environment = Arc::clone(&environment);
-                let builder = LockManager::builder(Wire {
+                LockManager::builder(Wire {
                     environment,
                     manager,
-                });
-                match fixed {
-                    Some(runtime) => builder.simulated_runtime(runtime),
-                    None => builder,
-                }
+                })
+                .simulated_runtime(home)
                 .watchdog_timeout(duration(ms(settings.watchdog)))
                 .max_waiters(settings.max_waiters)
                 .max_waiters_per_key(settings.max_waiters_per_key)

@@ -24,8 +24,6 @@ pub struct Seen {
     next: u64,
     pub guards: Vec<Guard>,
     pub waiters: Vec<Waiter>,
-    /// By manager: those in which an acquire has started.
-    pub runtimes: BTreeSet<(usize, usize)>,
     pub releases: Vec<Releasing>,
     /// The guards that hold one grant together.
     pub groups: BTreeMap<GrantKey, Group>,
@@ -189,7 +187,6 @@ impl Seen {
             next: 0,
             guards: Vec::new(),
             waiters: Vec::new(),
-            runtimes: BTreeSet::new(),
             releases: Vec::new(),
             groups: BTreeMap::new(),
             ended_permits: Vec::new(),

@@ -97,14 +97,10 @@ pub struct Record {
     pub broken: bool,
     /// The clock went back after the first command for it, so that it can last longer than its process knows.
     pub stepped_back: bool,
-    /// The runtime that is to return it; `None` if that cannot be known.
-    pub home: Option<usize>,
     /// When the store last granted or kept it, or the message of its transfer arrived.
     pub decided: Time,
     /// Whether its process knows that it is in the queue.
     pub waited: bool,
-    /// The runtime of the last acquire of several keys that ended, and may release this one.
-    pub dropped_in: Option<usize>,
 }
 
 /// The message of a transfer.
@@ -219,23 +215,15 @@ impl Store {
     }
 
     /// Takes note of a command that a process sends.
-    pub fn sent(
-        &mut self,
-        command: Command,
-        item: &Item,
-        manager: usize,
-        runtime: Option<usize>,
-        now: Time,
-    ) {
+    pub fn sent(&mut self, command: Command, item: &Item, manager: usize, now: Time) {
         if let Some(next) = item.next {
-            self.record(next, item, manager, now).home = runtime;
+            self.record(next, item, manager, now);
         }
         let Some(lease) = item.lease else { return };
         let record = self.record(lease, item, manager, now);
         record.longest = record.longest.max(now + item.ttl);
         match command {
             Command::Acquire | Command::Contend => {
-                record.home = runtime;
                 record.ended = false;
             }
             Command::Release | Command::Leave => record.release_sent = true,
@@ -259,10 +247,8 @@ impl Store {
             found_absent: false,
             broken: false,
             stepped_back: false,
-            home: None,
             decided: Time::MIN,
             waited: false,
-            dropped_in: None,
         })
     }
 

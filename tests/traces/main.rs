@@ -3,6 +3,7 @@
 //! It is a program of its own: a subscriber of another test could disable an event for all threads.
 #![allow(clippy::unwrap_used)]
 
+mod blocked;
 mod fields;
 mod opentelemetry;
 mod seen;

@@ -54,8 +54,8 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// key is then not free in between, so no other process can acquire it. Such a store implements
 /// [`contend`](Self::contend) and [`leave`](Self::leave). By default there is no queue.
 ///
-/// A process has one place in the queue of a key, for all its waiters. Waiters for permits have a place each: four of a
-/// runtime at first, and each that has waited for a second. The engine guarantees:
+/// A process has one place in the queue of a key, for all its waiters. Waiters for permits have a place each: four at
+/// first, and each that has waited for a second. The engine guarantees:
 ///
 /// - The process contends under one lease id, from its first attempt that may enter the queue until the lease
 ///   is granted or left.

@@ -107,10 +107,9 @@ impl Acquire {
                 Ok(terms) => terms,
             },
         };
-        let home = match self.engine.current_home() {
-            Ok(home) => home,
-            Err(error) => return Started::Done(Err(error)),
-        };
+        if let Err(error) = self.engine.require_home() {
+            return Started::Done(Err(error));
+        }
         let ticket = self.engine.next_number();
         let owner = self.owner.unwrap_or_else(|| self.engine.owner(ticket));
         if terms.mode == Mode::Permit {
@@ -129,7 +128,7 @@ impl Acquire {
                 Wait::Forever => Deadline::Endless,
             },
             grouped: keys.len() > 1,
-            home,
+            clock: self.engine.home.clock,
             since: now,
             name: self.name,
             span: RequestSpan::current(),
@@ -138,11 +137,11 @@ impl Acquire {
             match enter(&self.engine, key, &claim, now) {
                 Step::Done(Ok(grant)) => Started::Granted(grant, claim.hold),
                 Step::Done(Err(error)) => Started::Done(Err(error)),
-                Step::Slow(stage) => {
+                Step::Slow(queued) => {
                     let key = key.clone();
                     let engine = Arc::clone(&self.engine);
                     let span = self.wait_span(&self.keys);
-                    let pending = PendingAcquire::new(engine, key, claim, stage, now);
+                    let pending = PendingAcquire::new(engine, key, claim, queued, now);
                     Started::Slow(Slow::One(pending), span)
                 }
             }
@@ -230,7 +229,7 @@ impl Future for AcquireFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let State::Unpolled(acquire) = &mut self.state {
-            let since = Moment::now();
+            let since = acquire.engine.now();
             match acquire.start(since) {
                 Started::Granted(grant, hold) => {
                     (acquire.engine).acquired(acquire.name, Ok(()), Duration::ZERO, None);
@@ -261,9 +260,9 @@ impl Future for AcquireFuture {
                             (outcome.map(LockGuard::one), pending.queue_position(), now)
                         })
                     }
-                    Slow::Many { all, .. } => {
+                    Slow::Many { all, engine, .. } => {
                         let ended = all.as_mut().poll(cx);
-                        ended.map(|(outcome, position)| (outcome, position, Moment::now()))
+                        ended.map(|(outcome, position)| (outcome, position, engine.now()))
                     }
                 }));
                 Poll::Ready(self.end(outcome, queue_position, now))
@@ -294,7 +293,11 @@ impl AcquireFuture {
 
     /// Leaves the queue. The outcome is the error of the caller, in place of a cancellation.
     pub(crate) fn fail(&mut self, error: Error) -> Result<LockGuard, Error> {
-        self.end(Err(error), None, Moment::now())
+        let now = match &self.state {
+            State::Slow { since, rest, .. } => rest.reporter().0.now().max(*since),
+            State::Unpolled(_) | State::Done(_) => Moment::FIRST,
+        };
+        self.end(Err(error), None, now)
     }
 
     fn end(
@@ -325,7 +328,7 @@ impl Drop for AcquireFuture {
     fn drop(&mut self) {
         if let State::Slow { since, rest, span } = &self.state {
             let (engine, name) = rest.reporter();
-            let waited = Moment::now().since(*since);
+            let waited = engine.now().since(*since);
             span.end(Outcome::Cancelled, None, waited, rest.queue_position());
             engine.cancelled(name, waited);
         }
@@ -394,9 +397,9 @@ impl Several {
                     let engine = Arc::clone(&self.engine);
                     self.holds.push(Hold::new(engine, outcome?, one.hold));
                 }
-                Step::Slow(stage) => {
+                Step::Slow(queued) => {
                     let engine = Arc::clone(&self.engine);
-                    let pending = PendingAcquire::new(engine, key.clone(), one, stage, now);
+                    let pending = PendingAcquire::new(engine, key.clone(), one, queued, now);
                     return Ok(Some(pending));
                 }
             }

@@ -51,7 +51,22 @@ pub(super) fn clocks() -> &'static Clocks {
     &CLOCKS
 }
 
+/// Returns `true` if the clock of the current runtime is paused: two readings are equal while the time of the system
+/// passes.
+pub(in crate::lock) fn is_clock_paused() -> bool {
+    let (reading, since) = (tokio::time::Instant::now(), Instant::now());
+    while Instant::now() == since {
+        std::hint::spin_loop();
+    }
+    tokio::time::Instant::now() == reading
+}
+
 impl Clocks {
+    /// Returns the reading of std's clock.
+    pub(super) fn elapsed(&self) -> i64 {
+        running(self.start)
+    }
+
     /// Returns the suspended nanoseconds as of the reading `ticked` of tokio's clock, taken just before
     /// this call.
     pub(super) fn total(&self, ticked: i64) -> i64 {

@@ -41,13 +41,13 @@ impl AcquireLoop {
     /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
     /// no attempt is needed: no waiter is left, and the lane is idle.
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
-        let asleep_since = Moment::now();
+        let asleep_since = self.engine.now();
         self.woken_by = None;
         let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
         loop {
-            let now = Moment::now();
+            let now = self.engine.now();
             let pause = self.engine.event(&self.key, |lane, effects| {
-                lane.pause(&self.wakeup, again_at, now, effects)
+                lane.pause(&self.wakeup, now, effects)
             });
             let Some(pause) = pause else {
                 return false;
@@ -75,19 +75,19 @@ impl AcquireLoop {
                         // Another lane has that lease, or this process has left it.
                         Hint::Transferred { .. } => again_at,
                         // The hint is for another process, which may have stopped waiting.
-                        _ if self.yields_to > 0 => again_at.min(Moment::now() + jittered(POLITE_AGAIN)),
+                        _ if self.yields_to > 0 => again_at.min(self.engine.now() + jittered(POLITE_AGAIN)),
                         _ => {
                             let spread = self.queued.map_or(Duration::ZERO, spread);
                             // A timer is late by up to 1 ms. Clients outside the queue attempt at once.
                             if is_first || spread.is_zero() {
                                 return true;
                             }
-                            again_at.min(Moment::now() + spread)
+                            again_at.min(self.engine.now() + spread)
                         }
                     };
                 }
                 () = sleep_until(wake_at.into()) => {
-                    let expired = self.holder_expires.is_some_and(|at| at <= Moment::now());
+                    let expired = self.holder_expires.is_some_and(|at| at <= self.engine.now());
                     self.woken_by.get_or_insert(match expired {
                         true => WokenBy::Expiry,
                         false => WokenBy::Backstop,

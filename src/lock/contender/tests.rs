@@ -2,18 +2,18 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use futures_util::FutureExt as _;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::task::yield_now;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::*;
 use crate::LockManager;
-use crate::backend::{Backend as _, BackendErrorKind, Erased, Memory, Mode};
-use crate::lock::claim::Claim;
+use crate::backend::{Backend as _, BackendError, BackendErrorKind, Erased, Memory, Mode};
+use crate::lock::clock::Span;
 use crate::lock::lease::valid_until;
 use crate::lock::options::Options;
-use crate::lock::tests::{MS, RENEWED, SECOND, Slow, claim, key, waiter};
-use crate::lock::watchdog::adopt_all;
+use crate::lock::tests::{MS, RENEWED, SECOND, Slow, key};
+use crate::task::Runtime;
 
 mod pauses;
 
@@ -104,31 +104,16 @@ async fn shutdown_counts_lease_of_attempt_in_flight() {
     let locks = LockManager::builder(backend).build().expect("defaults");
     let mut dropped = locks.acquire("k").wait(SECOND).into_future();
     assert!((&mut dropped).now_or_never().is_none());
+    // The task sends it.
+    yield_now().await;
     drop(dropped);
-    // The task leaves the attempt behind after the response timeout.
+    // The attempt counts as unanswered after the response timeout.
     sleep(2 * SECOND).await;
     assert_eq!(locks.snapshot().unreleased, 1);
     assert_eq!(locks.shutdown(SECOND / 2).await.unreleased, 1);
     assert!(locks.shutdown(2 * SECOND).await.is_idle());
     let key = LockKey::new("k");
     assert!(memory.inspect(&key).await.expect("memory").is_none());
-}
-
-#[test]
-fn waiter_of_ended_runtime_is_rejected() {
-    let runtime = || Builder::new_current_thread().enable_all().build();
-    let [own, other] = [runtime(), runtime()].map(|runtime| runtime.expect("a runtime"));
-    let memory = Memory::new();
-    let [locks, others] = [memory.clone(), memory].map(|memory| {
-        let locks = LockManager::builder(memory).build();
-        locks.expect("defaults")
-    });
-    let _guard = other.block_on(others.acquire("k").into_future());
-    let mut waiter = locks.acquire("k").into_future();
-    assert!(own.block_on(async { (&mut waiter).now_or_never().is_none() }));
-    drop(own);
-    let outcome = waiter.now_or_never().expect("without waiting");
-    assert!(outcome.expect_err("an ended runtime").is_unavailable());
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,85 +151,14 @@ async fn waiter_yields_after_handoffs_to_other_processes() {
     assert!(!took.is_zero() && took <= 2 * POLITE, "{took:?}");
 }
 
-/// The attempt can take effect after the release of its lease, because its runtime still ran then.
-#[test]
-fn attempt_of_replaced_loop_is_released_at_its_end() {
-    let runtime = || {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime")
-    };
-    let [own, other] = [runtime(), runtime()];
-    let backend = Slow {
-        attempt_takes: 100 * SECOND,
-        ..Slow::default()
-    };
-    let attempts = Arc::clone(&backend.attempts);
-    let engine = Arc::new(Engine::new(Erased::new(backend), Options::default(), None));
-    let home = |runtime: &Runtime| {
-        let _entered = runtime.enter();
-        engine.current_home().expect("a runtime with timers")
-    };
-    let [own_home, other_home] = [&own, &other].map(home);
-    let claim = Claim {
-        home: own_home,
-        ..claim(1, RENEWED)
-    };
-    let (waiter, _answer) = waiter(claim);
-    engine.event(&key(), |lane, effects| {
-        lane.enqueue(waiter, Seen::Nothing, Moment::now(), effects);
-    });
-    own.block_on(yield_now());
-    assert_eq!(attempts.load(Ordering::SeqCst), 1);
-    engine.homes.end(own_home);
-    adopt_all(&engine, other_home);
-    assert_eq!(engine.unresolved(), 1);
-    other.block_on(async {
-        let home = engine.home(other_home).expect("a runtime");
-        let released = timeout(SECOND, home.unresolved.finished());
-        released.await.expect("a reply");
-    });
-    drop(own);
-    assert_eq!(engine.unresolved(), 1);
-}
-
 /// Returns an acquire loop that does not run.
 fn idle_loop() -> (Arc<Engine>, AcquireLoop) {
     let backend = Erased::new(Slow::default());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
-    let home = engine.current_home().expect("a runtime");
-    let mut acquire_loop = AcquireLoop::new(&engine, &LockKey::new("k"), home, Wakeup::default());
+    let mut acquire_loop = AcquireLoop::new(&engine, &LockKey::new("k"), Wakeup::default());
     // Its end is no part of these tests.
     acquire_loop.over = true;
     (engine, acquire_loop)
-}
-
-/// A refused attempt without a place has left nothing in the backend.
-#[tokio::test]
-async fn refused_attempt_left_behind_needs_no_release() {
-    let unknown = || Err(BackendError::unknown(NoReply));
-    let refused = || Ok(Contended::waiting(SECOND, None));
-    for (outcome, unresolved) in [(refused(), 0), (unknown(), 1)] {
-        let (engine, acquire_loop) = idle_loop();
-        let home = engine.home(acquire_loop.home).expect("a runtime");
-        home.unresolved.attempt_left_behind();
-        let (lease, now) = (engine.new_lease_id(), Moment::now());
-        let left = LeftBehind {
-            engine: Arc::clone(&engine),
-            home,
-            key: acquire_loop.key.clone(),
-            lease: LeaseNumber::of(lease),
-            ttl: unanswered(RENEWED.ttl),
-            may_hold: true,
-        };
-        left.end(&Replied {
-            lease,
-            terms: RENEWED,
-            sent_at: now,
-            now,
-            outcome,
-        });
-        assert_eq!(engine.unresolved(), unresolved);
-    }
 }
 
 #[tokio::test]
@@ -282,15 +196,25 @@ async fn failed_attempt_without_effect_keeps_place() {
     assert_eq!(place_after(unknown), (Place::Out, None));
 }
 
-/// Only the end of its runtime drops a loop that is not over.
-#[tokio::test]
-async fn dropped_loop_ends_its_runtime() {
-    let (engine, mut acquire_loop) = idle_loop();
-    let home = acquire_loop.home;
-    acquire_loop.over = false;
-    assert!(engine.homes.get(home).is_some());
-    drop(acquire_loop);
-    assert!(engine.homes.get(home).is_none());
+/// Only the end of the home, or a panic in it, drops a loop that is not over.
+#[test]
+fn dropped_loop_shows_end_of_home() {
+    for ends in [false, true] {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let set = {
+            let _entered = runtime.enter();
+            Runtime::current()
+        };
+        let backend = Erased::new(Slow::default());
+        let engine = Arc::new(Engine::new(backend, Options::default(), set));
+        let acquire_loop = AcquireLoop::new(&engine, &key(), Wakeup::default());
+        let _runs = (!ends).then_some(runtime);
+        assert!(engine.require_home().is_ok(), "nothing has shown it");
+        drop(acquire_loop);
+        let checked = engine.require_home();
+        assert_eq!(checked.is_err_and(|error| error.is_unavailable()), ends);
+    }
 }
 
 #[tokio::test]

@@ -6,23 +6,19 @@ use tokio::time::sleep_until;
 
 use super::AcquireLoop;
 use super::pause::last_attempt_at;
-use crate::lock::clock::Moment;
 use crate::lock::line::LONGEST_IN_LINE;
 
 impl AcquireLoop {
     /// Waits for a turn to contend for a permit: at most for [`LONGEST_IN_LINE`], or until the last attempt of the
     /// waiter. The wait has no jitter, so loops that end it stay in order. Returns `false` if no waiter is left.
     pub(super) async fn take_turn(&mut self) -> bool {
-        let Some(home) = self.engine.home(self.home) else {
-            return true;
-        };
-        let mut turn = pin!(home.line.of(&self.key).acquire_owned());
-        let began = Moment::now();
+        let mut turn = pin!(self.engine.home.line.of(&self.key).acquire_owned());
+        let began = self.engine.now();
         let until = began + LONGEST_IN_LINE;
         let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
         loop {
             let pause = self.engine.event(&self.key, |lane, effects| {
-                lane.pause(&self.wakeup, until, Moment::now(), effects)
+                lane.pause(&self.wakeup, self.engine.now(), effects)
             });
             let Some(pause) = pause else {
                 return false;

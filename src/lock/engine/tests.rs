@@ -21,15 +21,13 @@ fn large_round_makes_small_batches() {
 async fn release_is_counted_before_its_task_starts() {
     let backend = Erased::new(Slow::default());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
-    let home = engine.current_home().expect("a runtime");
     let mut effects = Effects::default();
     engine.lanes.with(&key(), &mut effects, |_, effects| {
-        effects.leave(number(1), home);
+        effects.leave(number(1));
     });
     assert_eq!(engine.unresolved(), 1);
     engine.carry_out(&key(), &mut effects);
     assert_eq!(engine.unresolved(), 1);
-    let home = engine.home(home).expect("a runtime");
-    home.unresolved.finished().await;
+    engine.home.unresolved.finished().await;
     assert_eq!(engine.unresolved(), 0);
 }

@@ -1,16 +1,14 @@
 //! The events of the attempts and pauses of an acquire loop.
 
-use super::state::{Contender, Lane, Phase, Seen};
-use super::tenure::TAKE_OVER;
+use super::state::{Lane, Phase, Seen};
 use crate::backend::Mode;
 use crate::lock::claim::{Claim, Terms, Ticket};
-use crate::lock::clock::{Moment, Span};
+use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Wakeup, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::place::QueuePlace;
 use crate::lock::yielded::Yielded;
 use crate::observe::Via;
-use crate::task::RuntimeId;
 use crate::{Error, LockKey};
 
 /// A rejected attempt of an acquire loop.
@@ -20,8 +18,6 @@ pub(in crate::lock) struct Refused {
     pub(in crate::lock) sent: LeaseNumber,
     pub(in crate::lock) seen: Seen,
     pub(in crate::lock) place: Place,
-    /// The runtime of the task.
-    pub(in crate::lock) home: RuntimeId,
 }
 
 /// The place of this process in the queue of the backend after an attempt.
@@ -46,7 +42,7 @@ pub(in crate::lock) struct Pause {
 }
 
 impl Lane {
-    /// Begins an attempt of the task, whose reply is due by `due`. Its lease is the one in the queue of the
+    /// Begins an attempt of the task. Its lease is the one in the queue of the
     /// backend, or `fresh`. Returns the lease, and the terms of the first waiter. Returns `None`, which ends the
     /// task, if no waiter is left or another task replaced it.
     pub(in crate::lock) fn begin_attempt(
@@ -54,7 +50,6 @@ impl Lane {
         wakeup: &Wakeup,
         fresh: LeaseNumber,
         now: Moment,
-        due: Moment,
         effects: &mut Effects,
     ) -> Option<(LeaseNumber, Terms)> {
         let terms = self.whom_to_serve(wakeup, now, effects)?.terms;
@@ -65,20 +60,19 @@ impl Lane {
         }
         let place = self.driven_by(wakeup)?.place;
         let lease = place.map_or(fresh, |place| place.lease);
-        self.next_step(wakeup, Some((lease, terms.ttl)), due);
+        self.driven_by(wakeup)?.attempt = Some((lease, terms.ttl));
         Some((lease, terms))
     }
 
-    /// Begins a pause of the task until `until`. Returns `None` as [`begin_attempt`](Self::begin_attempt).
+    /// Begins a pause of the task. Returns `None` as [`begin_attempt`](Self::begin_attempt).
     pub(in crate::lock) fn pause(
         &mut self,
         wakeup: &Wakeup,
-        until: Moment,
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Pause> {
         let deadline = self.whom_to_serve(wakeup, now, effects)?.deadline.moment();
-        self.next_step(wakeup, None, until);
+        self.driven_by(wakeup)?.attempt = None;
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
@@ -101,23 +95,12 @@ impl Lane {
         first
     }
 
-    /// Records the next step of the task, which ends by `due`.
-    fn next_step(&mut self, own: &Wakeup, in_flight: Option<(LeaseNumber, Span)>, due: Moment) {
-        if let Some(contending) = self.driven_by(own) {
-            contending.due = due + TAKE_OVER;
-            if let Contender::Loop { attempt, .. } = &mut contending.contender {
-                *attempt = in_flight;
-            }
-        }
-    }
-
     /// Applies a granted attempt of the task.
     pub(in crate::lock) fn granted(
         &mut self,
         key: &LockKey,
         wakeup: &Wakeup,
         mut lease: Lease,
-        home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
@@ -125,7 +108,7 @@ impl Lane {
             // Another task has replaced this one, so its lease is released.
             let ttl = lease.longest(now);
             let lease = lease.number();
-            effects.work.push(Work::Resolve { lease, ttl, home });
+            effects.work.push(Work::Resolve { lease, ttl });
             return;
         };
         if contending.others_wait {
@@ -138,7 +121,7 @@ impl Lane {
                 self.reject_if(now, effects, |claim| claim.deadline.is_one_attempt());
             }
             // The waiter has left, and the terms of the next one differ.
-            _ => self.surrender(lease, None, home, now, effects),
+            _ => self.surrender(lease, None, now, effects),
         }
     }
 
@@ -151,16 +134,11 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Refused {
-            sent,
-            seen,
-            place,
-            home,
-        } = refused;
+        let Refused { sent, seen, place } = refused;
         let Some(contending) = self.driven_by(wakeup) else {
             // Another task has replaced this one.
             if let Place::In(place) = place {
-                effects.leave(place.lease, home);
+                effects.leave(place.lease);
             }
             return;
         };
@@ -173,9 +151,7 @@ impl Lane {
         contending.others_wait |= busy;
         contending.seen = seen;
         contending.suspect = false;
-        if let Contender::Loop { attempt, .. } = &mut contending.contender {
-            *attempt = None;
-        }
+        contending.attempt = None;
         // Tickets and leases share one sequence of numbers.
         let came_before = |ticket: Ticket| ticket < sent.get();
         self.reject_if(now, effects, |claim| {
@@ -190,7 +166,6 @@ impl Lane {
         wakeup: &Wakeup,
         mode: Mode,
         error: &Error,
-        home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
@@ -208,7 +183,7 @@ impl Lane {
         if self.queue.is_empty() {
             self.phase = Phase::Idle;
         } else {
-            self.contend(Seen::Nothing, Yielded::ToNobody, home, now, effects);
+            self.contend(Seen::Nothing, Yielded::ToNobody, now, effects);
         }
     }
 }

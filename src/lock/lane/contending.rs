@@ -4,49 +4,40 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::state::{Contender, Contending, Lane, Phase, Seen, YIELDING};
-use super::tenure::TAKE_OVER;
-use crate::Error;
+use super::attempting::{Place, Refused};
+use super::state::{Contending, First, Lane, Phase, Seen, YIELDING};
+use super::tenure::Tenure;
+use super::waiters::Waiter;
 use crate::lock::attempt::unanswered;
-use crate::lock::clock::Moment;
+use crate::lock::claim::{Claim, Ticket};
+use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Wakeup, Work};
-use crate::lock::lease::Lease;
+use crate::lock::grant::Grant;
+use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::place::QueuePlace;
 use crate::lock::yielded::Yielded;
-use crate::task::RuntimeId;
+use crate::observe::Via;
+use crate::{Error, LockKey};
 
 impl Contending {
     pub(super) fn wake(&self) {
-        if let Contender::Loop { wakeup, .. } = &self.contender {
-            wakeup.notify_one();
-        }
+        self.wakeup.notify_one();
     }
 
     fn is_driven_by(&self, own: &Wakeup) -> bool {
-        matches!(&self.contender, Contender::Loop { wakeup, .. } if Arc::ptr_eq(wakeup, own))
+        Arc::ptr_eq(&self.wakeup, own)
     }
 }
 
 impl Lane {
-    /// Begins to contend by a task in `home`.
+    /// Begins to contend by an acquire loop.
     pub(super) fn contend(
         &mut self,
         seen: Seen,
         yielded: Yielded,
-        home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
-        let wakeup = self.contend_by_task(seen, yielded, now);
-        self.move_to(home);
-        effects.work.push(Work::Contend {
-            home,
-            wakeup,
-            yielded,
-        });
-    }
-
-    pub(super) fn contend_by_task(&mut self, seen: Seen, yielded: Yielded, now: Moment) -> Wakeup {
         let wakeup = Arc::new(Notify::new());
         let others_wait = match yielded {
             Yielded::To(_) | Yielded::ToQueue { .. } => true,
@@ -60,27 +51,24 @@ impl Lane {
             _ => None,
         };
         self.phase = Phase::Contending(Contending {
-            contender: Contender::Loop {
-                wakeup: Arc::clone(&wakeup),
-                attempt: None,
-            },
+            wakeup: Arc::clone(&wakeup),
+            attempt: None,
+            first: None,
             seen,
             others_wait,
             yields_until,
             place: yielded.place(),
             suspect: false,
-            due: now + TAKE_OVER,
         });
-        wakeup
+        effects.work.push(Work::Contend { wakeup, yielded });
     }
 
     /// Begins to contend for the next waiter, or becomes idle. The lane holds no lease any more.
     pub(super) fn contend_or_idle(&mut self, yielded: Yielded, now: Moment, effects: &mut Effects) {
-        let own = self.home;
         match self.first(now, effects) {
             None => {
-                if let Some((place, home)) = yielded.place().zip(own) {
-                    effects.leave(place.lease, home);
+                if let Some(place) = yielded.place() {
+                    effects.leave(place.lease);
                 }
                 self.phase = match yielded {
                     Yielded::ToQueue { .. } => Phase::Yielding {
@@ -90,12 +78,15 @@ impl Lane {
                 };
             }
             Some(claim) => {
-                // The runtime of this event runs, but that of the waiter may not.
-                let home = own.unwrap_or(claim.home);
                 let yielded = yielded.for_mode(claim.terms.mode);
-                self.contend(Seen::Busy(now), yielded, home, now, effects);
+                self.contend(Seen::Busy(now), yielded, now, effects);
             }
         }
+    }
+
+    /// Returns `true` if this task contends for the lane.
+    pub(in crate::lock) fn is_driven_by(&self, wakeup: &Wakeup) -> bool {
+        matches!(&self.phase, Phase::Contending(contending) if contending.is_driven_by(wakeup))
     }
 
     pub(super) fn driven_by(&mut self, wakeup: &Wakeup) -> Option<&mut Contending> {
@@ -118,53 +109,132 @@ impl Lane {
         for waiter in self.queue.take() {
             effects.reject(waiter.reply, error.clone());
         }
-        if self.holder_homes().is_empty() {
-            self.queue.forget_elsewhere();
-        }
     }
 
-    /// Applies the drop of the task with its runtime, which has ended. Rejects the waiters of that runtime,
-    /// and contends for the others. Returns `false` if another task has replaced this one.
+    /// Applies the drop of the task with its runtime, which has ended, and contends by another one. Returns `false` if
+    /// another task has replaced this one.
     pub(in crate::lock) fn abandon(
         &mut self,
         wakeup: &Wakeup,
-        ended: RuntimeId,
-        error: &Error,
         now: Moment,
         effects: &mut Effects,
     ) -> bool {
         if self.driven_by(wakeup).is_none() {
             return false;
         }
-        for waiter in self.queue.take() {
-            if waiter.claim.home == ended {
-                effects.reject(waiter.reply, error.clone());
-            } else {
-                self.queue.insert(waiter);
-            }
-        }
-        let place = self.end_task(effects);
-        if self.first(now, effects).is_none() {
-            if let Some(place) = place {
-                effects.leave(place.lease, ended);
-            }
-            self.stop_contending(now);
-            return true;
-        }
-        self.set_home(None);
-        self.contend_or_idle(Yielded::behind(place), now, effects);
+        self.replace_task(now, effects);
         true
     }
 
-    /// Replaces a task that does not run by one in `home`.
-    pub(super) fn replace_task(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
-        self.set_home(Some(home));
+    /// Applies the drop of an acquire loop with the home, which has ended: rejects all waiters.
+    pub(in crate::lock) fn abandon_all(
+        &mut self,
+        wakeup: &Wakeup,
+        error: &Error,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        if self.driven_by(wakeup).is_none() {
+            return;
+        }
+        for waiter in self.queue.take() {
+            effects.reject(waiter.reply, error.clone());
+        }
+        self.replace_task(now, effects);
+    }
+
+    /// Replaces a task that does not run by an acquire loop, if a waiter is left.
+    pub(super) fn replace_task(&mut self, now: Moment, effects: &mut Effects) {
         let place = self.end_task(effects);
+        if self.first(now, effects).is_none() {
+            if let Some(place) = place {
+                effects.leave(place.lease);
+            }
+            return self.stop_contending(now);
+        }
         let Phase::Contending(contending) = &mut self.phase else {
             unreachable!("BUG: only a task that contends is replaced");
         };
         let seen = std::mem::replace(&mut contending.seen, Seen::Nothing);
-        self.contend(seen, Yielded::behind(place), home, now, effects);
+        if self.queue.is_attempting()
+            && let Some(waiter) = self.queue.pop_first()
+        {
+            self.begin_to_wait(waiter, now);
+        }
+        self.contend(seen, Yielded::behind(place), now, effects);
+    }
+
+    /// Applies an attempt in an idle lane that a backend in this process granted at once.
+    pub(in crate::lock) fn granted_at_once(
+        &mut self,
+        key: &LockKey,
+        claim: &Claim,
+        lease: Lease,
+        now: Moment,
+    ) -> Arc<Grant> {
+        self.hold(Tenure::begin(key, lease, Via::Backend, claim, now))
+    }
+
+    /// Begins to contend in an idle lane, by the first attempt of `waiter`.
+    pub(in crate::lock) fn attempt_first(
+        &mut self,
+        waiter: Waiter,
+        attempt: (LeaseNumber, Span),
+        first: First,
+    ) -> Wakeup {
+        let yields_until = match self.phase {
+            Phase::Yielding { until } => Some(until),
+            _ => None,
+        };
+        let wakeup = Wakeup::default();
+        self.queue.attempt(Box::new(waiter));
+        self.phase = Phase::Contending(Contending {
+            wakeup: Arc::clone(&wakeup),
+            attempt: Some(attempt),
+            first: Some(first),
+            seen: Seen::Nothing,
+            others_wait: false,
+            yields_until,
+            place: None,
+            suspect: false,
+        });
+        wakeup
+    }
+
+    /// Returns `true` if a waiter is left for a first attempt that is about to be sent. Ends the contest otherwise.
+    pub(in crate::lock) fn keeps_first(&mut self, wakeup: &Wakeup, now: Moment) -> bool {
+        // If another task has replaced this one, the reply is applied without the lane.
+        let keeps = self.driven_by(wakeup).is_none() || !self.queue.is_empty();
+        if !keeps {
+            self.stop_contending(now);
+        }
+        keeps
+    }
+
+    /// Applies a rejected first attempt, and continues by an acquire loop if a waiter is left. `ticket`: of the acquire
+    /// that made it. `keeps_waiting` returns the acquire if it may wait.
+    pub(in crate::lock) fn refused_first(
+        &mut self,
+        wakeup: &Wakeup,
+        (ticket, sent): (Ticket, LeaseNumber),
+        seen: Seen,
+        now: Moment,
+        effects: &mut Effects,
+        keeps_waiting: impl FnOnce(Waiter, &Seen, &mut Effects) -> Option<Waiter>,
+    ) {
+        if self.driven_by(wakeup).is_none() {
+            return;
+        }
+        if let Some(waiter) = self.queue.remove(ticket) {
+            if waiter.claim.deadline.is_one_attempt() {
+                effects.reject(waiter.reply, seen.error(now));
+            } else if let Some(waiter) = keeps_waiting(*waiter, &seen, effects) {
+                self.begin_to_wait(Box::new(waiter), now);
+            }
+        }
+        let place = Place::Out;
+        self.refused(wakeup, Refused { sent, seen, place }, now, effects);
+        self.replace_task(now, effects);
     }
 
     /// Ends a task that another one replaces. Returns the place in the queue of the backend, for the other one.
@@ -175,12 +245,9 @@ impl Lane {
             return None;
         };
         let place = contending.place.take();
-        if let Contender::Loop { attempt, .. } = &mut contending.contender
-            && let Some((lease, ttl)) = attempt.take()
-            && let Some(home) = self.home
-        {
+        if let Some((lease, ttl)) = contending.attempt.take() {
             let ttl = unanswered(ttl);
-            effects.work.push(Work::Resolve { lease, ttl, home });
+            effects.work.push(Work::Resolve { lease, ttl });
             return None;
         }
         place
@@ -190,9 +257,8 @@ impl Lane {
     pub(super) fn leave_place(&mut self, effects: &mut Effects) {
         if let Phase::Contending(contending) = &mut self.phase
             && let Some(place) = contending.place.take()
-            && let Some(home) = self.home
         {
-            effects.leave(place.lease, home);
+            effects.leave(place.lease);
         }
     }
 

@@ -15,7 +15,6 @@
 
 use std::sync::Arc;
 
-use super::renewing::Replied;
 use super::state::{Lane, Phase};
 use super::tenure::Tenure;
 use crate::backend::{BackendError, Downgraded, Mode, Renewal};
@@ -123,7 +122,7 @@ impl Lane {
         downgrade: &Renewal,
         sent_at: Moment,
         outcome: Result<Downgraded, BackendError>,
-        Replied { home, now }: Replied,
+        now: Moment,
         effects: &mut Effects,
     ) -> Result<(), Error> {
         let lost = Error::new(ErrorKind::Lost);
@@ -132,7 +131,7 @@ impl Lane {
                 // A caller may have observed the loss, so this reply must not undo it.
                 if !tenure.is_held(now) {
                     tenure.lease.give_up_renewal(now);
-                    self.lose_by_clock(home, now, effects);
+                    self.lose_by_clock(now, effects);
                     return Err(lost);
                 }
                 let counter = match outcome {
@@ -143,7 +142,7 @@ impl Lane {
                     }
                     Err(error) if error.may_have_taken_effect() => {
                         tenure.lease.give_up_renewal(now);
-                        self.lose_and_return(|_| LostReason::Downgrade, home, now, effects);
+                        self.lose_and_return(|_| LostReason::Downgrade, now, effects);
                         return Err(lost.with_source(error));
                     }
                     Err(error) => {
@@ -182,7 +181,7 @@ impl Lane {
                         lease: LeaseNumber::of(downgrade.lease),
                         ttl: Span::new(downgrade.ttl),
                     };
-                    effects.work.push(Work::ResolveGranted(outgoing, home));
+                    effects.work.push(Work::ResolveGranted(outgoing));
                 }
                 Err(lost)
             }

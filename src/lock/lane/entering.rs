@@ -8,7 +8,6 @@ use crate::lock::claim::Claim;
 use crate::lock::clock::Moment;
 use crate::lock::effect::Effects;
 use crate::lock::grant::Grant;
-use crate::task::RuntimeId;
 use crate::{Error, LockKey};
 
 /// The result of an acquire's entry.
@@ -33,7 +32,7 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Entered {
-        self.expire(claim.home, now, effects);
+        self.expire(now, effects);
         if let Phase::Held(_) = self.phase
             && let Some(entered) = self.enter_held(key, claim, now)
         {
@@ -94,10 +93,6 @@ impl Lane {
             }
             None => return None,
         };
-        if self.home != Some(claim.home) {
-            tenure.add_home(claim.home);
-            self.queue.notify_elsewhere();
-        }
         Some(entered)
     }
 
@@ -119,11 +114,11 @@ impl Lane {
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
     /// have stopped.
     #[inline]
-    pub(super) fn expire(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
+    pub(super) fn expire(&mut self, now: Moment, effects: &mut Effects) {
         match &self.phase {
-            Phase::Held(tenure) if tenure.has_readers() => self.expire_shared(home, now, effects),
+            Phase::Held(tenure) if tenure.has_readers() => self.expire_shared(now, effects),
             Phase::Held(tenure) if now >= tenure.first.grant.valid_until() => {
-                self.lose_by_clock(home, now, effects);
+                self.lose_by_clock(now, effects);
             }
             Phase::Yielding { until } if now >= *until => self.phase = Phase::Idle,
             Phase::Idle | Phase::Yielding { .. } | Phase::Held(_) | Phase::Contending(_) => {}
@@ -132,14 +127,14 @@ impl Lane {
     }
     /// The lock of one of several owners can end before the lease.
     #[cold]
-    fn expire_shared(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
+    fn expire_shared(&mut self, now: Moment, effects: &mut Effects) {
         let Phase::Held(tenure) = &self.phase else {
             return;
         };
         if now >= tenure.valid_until() {
-            self.lose_by_clock(home, now, effects);
+            self.lose_by_clock(now, effects);
         } else if now >= tenure.ends_by() {
-            self.end_overdue(home, now, effects);
+            self.end_overdue(now, effects);
         }
     }
 }

@@ -1,10 +1,9 @@
-//! The other owners that share a lease, and the other runtimes that renew it.
+//! The other owners that share a lease.
 
 use std::time::Duration;
 
 use super::readers::Readers;
 use crate::lock::clock::Moment;
-use crate::task::RuntimeId;
 
 /// The age of the last reply at which an owner that joins a shared lease makes a renewal due. The reply shows whether
 /// an exclusive acquire of another process waits.
@@ -18,8 +17,6 @@ const JOIN_WITHOUT_REPLY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Group<T> {
-    /// The runtimes of holds other than that of the first hold.
-    pub(super) homes: Vec<RuntimeId>,
     /// The owners besides the first one, which share the lease.
     pub(super) readers: Readers<T>,
     /// A time at or before which the first of these ends, without its release or the end of the lease.
@@ -46,7 +43,6 @@ enum Joining {
 impl<T> Default for Group<T> {
     fn default() -> Self {
         Self {
-            homes: Vec::new(),
             readers: Readers::default(),
             readers_end: None,
             is_mixed: false,
@@ -93,12 +89,6 @@ impl<T> Group<T> {
         } else {
             Joining::Open(sent_at)
         };
-    }
-
-    pub(super) fn add_home(&mut self, home: RuntimeId) {
-        if !self.homes.contains(&home) {
-            self.homes.push(home);
-        }
     }
 
     /// Records when a reader ends, without its release or the end of the lease.

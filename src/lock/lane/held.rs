@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use super::state::{LATE_RELEASE, Lane, Phase, Returning};
-use super::tenure::{TAKE_OVER, Tenure, lose};
+use super::tenure::{Tenure, lose};
 use crate::lock::claim::{Claim, HoldId};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Granted, Report, Work};
-use crate::lock::given::{Given, PickUp};
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::yielded::Yielded;
 use crate::observe::{LostReason, Via};
-use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey, Owner};
 
 /// The end of one hold.
@@ -20,8 +18,6 @@ use crate::{Error, ErrorKind, LockKey, Owner};
 pub(in crate::lock) struct Release {
     pub(in crate::lock) hold: HoldId,
     pub(in crate::lock) report: Option<Box<Report>>,
-    /// The runtime that returns the lease: that of the caller, if it has one.
-    pub(in crate::lock) home: Option<RuntimeId>,
     pub(in crate::lock) now: Moment,
 }
 
@@ -48,15 +44,9 @@ impl Lane {
         release: Release,
         effects: &mut Effects,
     ) -> Moment {
-        let Release {
-            hold,
-            report,
-            home,
-            now,
-        } = release;
+        let Release { hold, report, now } = release;
         // A withdrawn grant has no holds left.
         let holds = grant.holds().saturating_sub(1);
-        let own = self.home;
         let held = match &mut self.phase {
             Phase::Held(Tenure { lease, first }) => {
                 let holding = first.find(grant);
@@ -73,12 +63,9 @@ impl Lane {
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
             return now;
         }
-        let Some(home) = home.or(own) else {
-            unreachable!("BUG: a held lease has a runtime");
-        };
         if now >= grant.valid_until() {
             // The watchdog has not reported the loss yet.
-            self.expire(home, now, effects);
+            self.expire(now, effects);
             grant.set_holds(holds);
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
             return until;
@@ -107,10 +94,9 @@ impl Lane {
         match self.first(now, effects) {
             Some(first) if lease.may_pass_to(first.terms, now) => {
                 effects.report(report, Ok(()));
-                self.move_to(home);
                 self.hand_to_first(key, lease, Via::HandOff, now, effects);
             }
-            _ => self.surrender(lease, report, home, now, effects),
+            _ => self.surrender(lease, report, now, effects),
         }
         until
     }
@@ -119,14 +105,10 @@ impl Lane {
     pub(super) fn reclaim(
         &mut self,
         key: &LockKey,
-        mut lease: Lease,
+        lease: Lease,
         claim: &Claim,
         now: Moment,
     ) -> Arc<Grant> {
-        if self.home != Some(claim.home) {
-            lease.expect_reply_within(TAKE_OVER, now);
-        }
-        self.move_to(claim.home);
         self.hold(Tenure::begin(key, lease, Via::Reclaimed, claim, now))
     }
 
@@ -139,26 +121,23 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
+        let queued = !self.queue.is_attempting();
         let Some(waiter) = self.queue.pop_first() else {
             unreachable!("BUG: the first waiter was just found");
         };
-        self.queue.pace_mut().advance(now);
+        // A first attempt waits for no turn.
+        if queued {
+            self.queue.pace_mut().advance(now);
+        }
         let claim = &waiter.claim;
         let mut tenure = Tenure::begin(key, lease, via, claim, now);
-        // A group picks up its grants together, which may take longer than a lease.
-        if claim.grouped && self.home != Some(claim.home) {
-            tenure.add_home(claim.home);
-            self.queue.notify_elsewhere();
-        }
         tenure.first.expect_pick_up(claim);
         let grant = self.hold(tenure);
         effects.grants.push(Granted {
             reply: waiter.reply,
             hold: claim.hold,
-            given: Given {
-                grant: Arc::clone(&grant),
-                pick_up: self.pick_up_by_flag(claim),
-            },
+            grant: Arc::clone(&grant),
+            queued,
         });
         self.grant_companions(claim, &grant, now, effects);
         self.admit(key, now, effects);
@@ -171,66 +150,28 @@ impl Lane {
             // It may have been ahead of those that may share the lease.
             self.admit(key, now, effects);
         }
-        if self.queue.is_empty() && self.holder_homes().is_empty() {
-            self.queue.forget_elsewhere();
-        }
     }
 
-    /// Returns how the waiter confirms its grant. Until then the runtime of this event is its home, because
-    /// the runtime of the waiter may not run.
-    fn pick_up_by_flag(&self, claim: &Claim) -> PickUp {
-        if self.home == Some(claim.home) {
-            PickUp::Flag
-        } else {
-            PickUp::Event
-        }
-    }
-
-    /// Gives a hold to its waiter, in the waiter's runtime. Returns `false` if the hold has ended.
-    pub(in crate::lock) fn picked_up(
-        &mut self,
-        grant: &Arc<Grant>,
-        claim: &Claim,
-        now: Moment,
-    ) -> bool {
-        let left = self.home.filter(|home| *home != claim.home);
+    /// Gives a hold to its waiter. Returns `false` if the hold has ended.
+    pub(in crate::lock) fn picked_up(&mut self, grant: &Arc<Grant>, hold: HoldId) -> bool {
         let Phase::Held(tenure) = &mut self.phase else {
             return false;
         };
         let holding = tenure.find(grant);
-        let picked_up = holding.is_some_and(|holding| holding.pick_up(claim.hold));
-        // The runtime of any other hold renews the lease if this one does not.
-        if picked_up
-            && let Some(left) = left
-            && tenure.first.is_first(claim.hold)
-        {
-            tenure.lease.expect_reply_within(TAKE_OVER, now);
-            // A companion, or an owner that shares the lease, may have been granted there.
-            if !tenure.is_of_one_hold() {
-                tenure.add_home(left);
-                self.queue.notify_elsewhere();
-            }
-            self.move_to(claim.home);
-        }
-        picked_up
+        holding.is_some_and(|holding| holding.pick_up(hold))
     }
 
-    /// Begins the return of a lease without holds, by a task in `home`.
+    /// Begins the return of a lease without holds.
     pub(super) fn surrender(
         &mut self,
-        mut lease: Lease,
+        lease: Lease,
         report: Option<Box<Report>>,
-        home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
-        if self.home != Some(home) {
-            lease.expect_reply_within(TAKE_OVER, now);
-        }
-        self.move_to(home);
         // The release must follow the reply to a renewal in flight, so that it takes effect last.
         if !lease.is_in_flight() {
-            effects.work.push(Work::Return(home));
+            effects.work.push(Work::Return);
         }
         let forget_at = lease.expires_at().max(now + LATE_RELEASE);
         self.phase = Phase::Returning(Returning {
@@ -240,7 +181,7 @@ impl Lane {
             sent: false,
             sent_again: false,
             may_be_lost: false,
-            due: now + TAKE_OVER,
+            due: now,
             trouble: None,
         });
     }
@@ -255,7 +196,7 @@ impl Lane {
         claim: &Claim,
         now: Moment,
     ) -> bool {
-        if !self.picked_up(grant, claim, now) {
+        if !self.picked_up(grant, claim.hold) {
             return false;
         }
         if let Phase::Held(tenure) = &mut self.phase {
@@ -310,8 +251,9 @@ impl Lane {
             return None;
         };
         let grant = Arc::clone(&tenure.of_owner(owner)?.grant);
-        let reported_in = report.as_ref().and_then(|report| report.home);
-        let home = reported_in.or(self.home).filter(|_| grant.is_held(now))?;
+        if !grant.is_held(now) {
+            return None;
+        }
         let report = report.take();
         lose(&grant, LostReason::Forced, effects);
         let until = tenure.lease.expires_at();
@@ -322,7 +264,7 @@ impl Lane {
         let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: the tenure was just found");
         };
-        self.surrender(lease, report, home, now, effects);
+        self.surrender(lease, report, now, effects);
         Some(until)
     }
 
@@ -344,15 +286,14 @@ impl Lane {
 
     /// Marks the guards lost after their deadline, and returns the lease, which the backend may hold a little
     /// longer.
-    pub(super) fn lose_by_clock(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
-        self.lose_and_return(Grant::reason_by_clock, home, now, effects);
+    pub(super) fn lose_by_clock(&mut self, now: Moment, effects: &mut Effects) {
+        self.lose_and_return(Grant::reason_by_clock, now, effects);
     }
 
     /// Marks the guards lost, and returns the lease.
     pub(super) fn lose_and_return(
         &mut self,
         reason: impl Fn(&Grant) -> LostReason,
-        home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
@@ -362,12 +303,12 @@ impl Lane {
         for grant in tenure.grants() {
             lose(grant, reason(grant), effects);
         }
-        self.surrender(tenure.lease, None, home, now, effects);
+        self.surrender(tenure.lease, None, now, effects);
     }
 
     /// Ends the grants that were not picked up by their deadlines or that have reached their own ends. Returns the
     /// lease if none is left.
-    pub(super) fn end_overdue(&mut self, home: RuntimeId, now: Moment, effects: &mut Effects) {
+    pub(super) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) {
         let Phase::Held(tenure) = &mut self.phase else {
             return;
         };
@@ -375,7 +316,7 @@ impl Lane {
             let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
                 unreachable!("BUG: the tenure was just found");
             };
-            self.surrender(lease, None, home, now, effects);
+            self.surrender(lease, None, now, effects);
         }
     }
 }

@@ -11,8 +11,10 @@ use crate::lock::lease::{Lease, valid_until};
 use super::group::Group;
 use super::readers::Held;
 use crate::backend::Mode;
-use crate::lock::options::MAX_HOLD_COUNT;
 use crate::{ErrorKind, Owner};
+
+/// The maximum number of holds of one owner on one lock.
+pub const MAX_HOLD_COUNT: u32 = 64;
 
 #[derive(Debug)]
 pub(super) struct Holding {
@@ -33,7 +35,7 @@ struct Others {
     unclaimed: Vec<(HoldId, Moment)>,
     ended: Vec<HoldId>,
     downgrading: Option<Downgrading>,
-    /// The other owners and runtimes, if this is the first holding of its lease.
+    /// The other owners, if this is the first holding of its lease.
     group: Group<Holding>,
 }
 

@@ -9,12 +9,12 @@
 //! |---|---|
 //! | `state` | the state, and the queries that all events share |
 //! | `entering` | an acquire enters |
-//! | `inline`, `contending`, `attempting` | the first attempt by its acquire, the acquire loop, its attempts and pauses |
+//! | `contending`, `attempting` | the task that contends for the key: its start and end, its attempts and pauses |
 //! | `held`, `tenure`, `holding`, `group`, `readers`, `renewing` | the events of a held lease, its owners and their holds, the replies to renewals |
 //! | `downgrading` | an exclusive lease becomes shared |
 //! | `returning` | the lease is returned to the backend |
 //! | `queue`, `waiters`, `pace`, `estimate` | the queue, its list, its speed, the time until it is empty |
-//! | `looking` | the checks by watchdogs |
+//! | `looking` | the checks by the watchdog |
 
 mod attempting;
 mod contending;
@@ -24,7 +24,6 @@ mod estimate;
 mod group;
 mod held;
 mod holding;
-mod inline;
 mod looking;
 mod pace;
 mod queue;
@@ -41,12 +40,10 @@ pub(super) use attempting::{Place, Refused};
 pub(super) use downgrading::{Reserved, Turn};
 pub(super) use entering::Entered;
 pub(super) use held::Release;
-pub(super) use inline::TakeOver;
-pub(super) use looking::Look;
-pub(super) use renewing::Replied;
+pub use holding::MAX_HOLD_COUNT;
+pub(super) use looking::{Due, UNPOLLED};
 pub(super) use returning::{Kept, Order, ReleaseOrKeep};
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
-pub(super) use state::{Lane, Seen};
-pub(super) use tenure::TAKE_OVER;
+pub(super) use state::{First, Lane, Seen};
 pub(super) use waiters::Waiter;

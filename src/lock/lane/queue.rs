@@ -3,17 +3,14 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::state::{Contender, Contending, Lane, Phase, Seen};
-use super::tenure::{OWN_FIRST, TAKE_OVER};
+use super::state::{Lane, Phase, Seen};
 use super::waiters::{Waiter, Waiters};
 use crate::backend::Mode;
 use crate::lock::claim::{Claim, QueuePosition, Ticket};
 use crate::lock::clock::Moment;
 use crate::lock::effect::{Effects, Granted};
-use crate::lock::given::{Given, PickUp};
 use crate::lock::grant::Grant;
 use crate::lock::yielded::Yielded;
-use crate::task::RuntimeId;
 use crate::{Error, LockKey};
 
 impl Lane {
@@ -25,40 +22,27 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let home = waiter.claim.home;
-        if self.home.is_some_and(|own| own != home) {
-            self.queue.notify_elsewhere();
-        }
         let one_attempt = waiter.claim.deadline.is_one_attempt();
-        if self.queue.is_empty() {
-            self.begin_queue(now);
-        }
-        self.queue.insert(Box::new(waiter));
+        self.begin_to_wait(Box::new(waiter), now);
         match &mut self.phase {
-            Phase::Idle => self.contend(seen, Yielded::ToNobody, home, now, effects),
+            Phase::Idle => self.contend(seen, Yielded::ToNobody, now, effects),
             Phase::Yielding { .. } => {
                 // Without an attempt until its deadline, the waiter is behind others.
-                self.contend(Seen::Busy(now), Yielded::TO_QUEUE, home, now, effects);
-            }
-            // The first waiter sets a deadline for the inline acquire, which may not be polled any more. An earlier
-            // deadline of the acquire itself stays in force.
-            Phase::Contending(Contending {
-                contender: Contender::Inline(inline),
-                due,
-                ..
-            }) if self.queue.len() == 1 => {
-                let unpolled = now + (TAKE_OVER - OWN_FIRST);
-                *due = (inline.deadline).map_or(unpolled, |at| unpolled.min(at.max(*due)));
+                self.contend(Seen::Busy(now), Yielded::TO_QUEUE, now, effects);
             }
             // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.
             Phase::Contending(contending) if one_attempt || self.queue.len() == 1 => {
                 contending.wake();
-                if let Contender::Loop { attempt: None, .. } = &contending.contender {
-                    contending.due = contending.due.min(now + TAKE_OVER);
-                }
             }
             _ => {}
         }
+    }
+
+    pub(super) fn begin_to_wait(&mut self, waiter: Box<Waiter>, now: Moment) {
+        if self.waiters() == 0 {
+            self.begin_queue(now);
+        }
+        self.queue.insert(waiter);
     }
 
     /// Returns the position of the acquire with this ticket in the queue.
@@ -125,6 +109,24 @@ impl Lane {
         }
     }
 
+    /// Rejects the waiters whose deadline has passed. Their futures have no timers of their own.
+    pub(in crate::lock) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
+        let late = self.queue.take_late(now);
+        if late.is_empty() {
+            return;
+        }
+        let error = self.why_not(now);
+        for waiter in late {
+            effects.reject(waiter.reply, error.clone());
+        }
+        // A task without waiters ends.
+        if self.queue.is_empty()
+            && let Phase::Contending(contending) = &self.phase
+        {
+            contending.wake();
+        }
+    }
+
     /// Grants a hold to each queued acquire of the owner, which would otherwise wait for itself. A fresh
     /// owner has no other acquire.
     pub(super) fn grant_companions(
@@ -158,17 +160,11 @@ impl Lane {
                 None => unreachable!("BUG: companions have one owner"),
             }
             tenure.expect_pick_up(&claim);
-            if self.home != Some(claim.home) {
-                tenure.add_home(claim.home);
-                self.queue.notify_elsewhere();
-            }
             effects.grants.push(Granted {
                 reply: waiter.reply,
                 hold: claim.hold,
-                given: Given {
-                    grant: Arc::clone(grant),
-                    pick_up: PickUp::Event,
-                },
+                grant: Arc::clone(grant),
+                queued: true,
             });
         }
     }
@@ -190,43 +186,14 @@ impl Lane {
             let claim = &waiter.claim;
             let grant = tenure.join(key, claim, now);
             tenure.expect_pick_up(claim);
-            if self.home != Some(claim.home) {
-                tenure.add_home(claim.home);
-                self.queue.notify_elsewhere();
-            }
             self.queue.pace_mut().advance(now);
             effects.grants.push(Granted {
                 reply: waiter.reply,
                 hold: claim.hold,
-                given: Given {
-                    grant: Arc::clone(&grant),
-                    pick_up: PickUp::Event,
-                },
+                grant: Arc::clone(&grant),
+                queued: true,
             });
             self.grant_companions(claim, &grant, now, effects);
-        }
-    }
-
-    /// Returns the runtimes of waiters and holders other than `home`.
-    pub(super) fn other_homes(&self) -> Vec<RuntimeId> {
-        let mut homes = Vec::new();
-        for waiter in self.queue.iter() {
-            let home = waiter.claim.home;
-            if self.home != Some(home) && !homes.contains(&home) {
-                homes.push(home);
-            }
-        }
-        let reporter = self.reporter();
-        homes.extend(reporter.filter(|home| self.home != Some(*home) && !homes.contains(home)));
-        homes.extend(self.holder_homes());
-        homes
-    }
-
-    /// Returns the runtimes of nested holds other than that of the first hold.
-    pub(super) fn holder_homes(&self) -> &[RuntimeId] {
-        match &self.phase {
-            Phase::Held(tenure) => tenure.homes(),
-            _ => &[],
         }
     }
 }

@@ -6,14 +6,12 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::LostReason;
-use crate::task::RuntimeId;
 
 impl Lane {
     /// Returns `true` if a planned renewal is still needed.
     fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure)
             if tenure.lease.is(renewal.lease) && now < tenure.valid_until())
-            && !self.is_before_downgrade(renewal)
     }
 
     /// Returns `true` if a renewal that waited for its turn is still needed, and ends it otherwise. An acquire reports no
@@ -21,27 +19,16 @@ impl Lane {
     pub(in crate::lock) fn still_wants(
         &mut self,
         renewal: &Renewal,
-        replied: Replied,
+        now: Moment,
         effects: &mut Effects,
     ) -> bool {
-        let wants = self.wants_renewal(renewal, replied.now);
-        if !wants && !self.is_before_downgrade(renewal) {
-            self.replied(renewal, Effective::No, replied, effects, |lease| {
-                lease.retry_renewal(replied.now);
+        let wants = self.wants_renewal(renewal, now);
+        if !wants {
+            self.replied(renewal, Effective::No, now, effects, |lease| {
+                lease.retry_renewal(now);
             });
         }
         wants
-    }
-
-    /// Returns `true` if a downgrade has overtaken this renewal, whose task did not run. Only the reply to the downgrade
-    /// shows what became of the lease.
-    fn is_before_downgrade(&self, renewal: &Renewal) -> bool {
-        let lease = match &self.phase {
-            Phase::Held(tenure) => &tenure.lease,
-            Phase::Returning(returning) => &returning.lease,
-            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => return false,
-        };
-        lease.is(renewal.lease) && (lease.is_downgrading() || lease.mode() != renewal.mode)
     }
 
     /// Applies the reply to a renewal.
@@ -50,23 +37,20 @@ impl Lane {
         renewal: &Renewal,
         sent_at: Moment,
         outcome: &Result<Renewed, BackendError>,
-        replied: Replied,
+        now: Moment,
         effects: &mut Effects,
     ) {
-        if self.is_before_downgrade(renewal) {
-            return;
-        }
         let effective = match outcome {
             Ok(Renewed::Renewed | Renewed::Wanted) => Effective::Yes,
             Ok(Renewed::NotHeld) => Effective::LeaseGone,
             Err(error) if error.may_have_taken_effect() => Effective::Yes,
             Err(_) => Effective::No,
         };
-        self.replied(renewal, effective, replied, effects, |lease| {
-            lease.renewal_answered(renewal.ttl, sent_at, outcome, replied.now);
+        self.replied(renewal, effective, now, effects, |lease| {
+            lease.renewal_answered(renewal.ttl, sent_at, outcome, now);
         });
         if let Err(error) = outcome {
-            self.renewal_failed(renewal.lease, error, replied.now);
+            self.renewal_failed(renewal.lease, error, now);
         }
         if let Phase::Held(tenure) = &mut self.phase
             && tenure.lease.is(renewal.lease)
@@ -74,8 +58,8 @@ impl Lane {
             if let Ok(renewed) = outcome {
                 tenure.set_wanted(*renewed == Renewed::Wanted, sent_at);
             }
-            tenure.ask_again(replied.now);
-            self.admit(&renewal.key, replied.now, effects);
+            tenure.ask_again(now);
+            self.admit(&renewal.key, now, effects);
         }
     }
 
@@ -84,7 +68,7 @@ impl Lane {
         &mut self,
         renewal: &Renewal,
         effective: Effective,
-        Replied { home, now }: Replied,
+        now: Moment,
         effects: &mut Effects,
         update: impl FnOnce(&mut Lease),
     ) {
@@ -110,7 +94,7 @@ impl Lane {
                     lease: LeaseNumber::of(renewal.lease),
                     ttl: Span::new(renewal.ttl),
                 };
-                effects.work.push(Work::ResolveGranted(outgoing, home));
+                effects.work.push(Work::ResolveGranted(outgoing));
             }
             return;
         };
@@ -119,7 +103,7 @@ impl Lane {
             Phase::Held(_) if effective == Effective::LeaseGone => {
                 self.lose(LostReason::NotHeld, now, effects);
             }
-            Phase::Held(_) if is_lost => self.lose_by_clock(home, now, effects),
+            Phase::Held(_) if is_lost => self.lose_by_clock(now, effects),
             Phase::Held(tenure) => {
                 tenure.extend_grants();
                 tenure.first.notify_downgrade();
@@ -137,14 +121,6 @@ impl Lane {
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => false,
         }
     }
-}
-
-/// The circumstances of a reply.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct Replied {
-    /// The runtime of the task that received it.
-    pub(in crate::lock) home: RuntimeId,
-    pub(in crate::lock) now: Moment,
 }
 
 /// Whether a command may have extended the lease in the backend.

@@ -1,5 +1,7 @@
 //! The events of a lease that is returned to the backend by the releaser.
 
+use std::time::Duration;
+
 use super::state::{Lane, Phase, Returning, Seen};
 use crate::backend::{BackendError, LeaseId, Mode};
 use crate::lock::claim::Claim;
@@ -8,7 +10,6 @@ use crate::lock::effect::{Effects, Outgoing, Work};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::yielded::Yielded;
 use crate::observe::Via;
-use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, LockKey};
 
 /// A command that the releaser sends for a lane.
@@ -38,19 +39,15 @@ pub(in crate::lock) struct Kept {
     pub(in crate::lock) counters: u32,
     pub(in crate::lock) ttl: Span,
     pub(in crate::lock) sent_at: Moment,
-    /// The runtime of the task that sent the command.
-    pub(in crate::lock) home: RuntimeId,
 }
+
+/// Lets the error of the backend itself come before a second release.
+const OWN_TIMEOUT: Duration = Duration::from_millis(10);
 
 impl Lane {
     /// Begins the command that returns the lease, which ends by `due`. Returns `None` if the lease was taken
     /// back, or if a renewal of it is in flight.
-    pub(in crate::lock) fn take_return(
-        &mut self,
-        home: RuntimeId,
-        now: Moment,
-        due: Moment,
-    ) -> Option<Order> {
+    pub(in crate::lock) fn take_return(&mut self, now: Moment, due: Moment) -> Option<Order> {
         let Phase::Returning(returning) = &mut self.phase else {
             return None;
         };
@@ -58,7 +55,7 @@ impl Lane {
             return None;
         }
         returning.sent = true;
-        returning.due = due;
+        returning.due = due + OWN_TIMEOUT;
         returning.trouble.get_or_insert((due, Seen::Nothing));
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
@@ -77,7 +74,6 @@ impl Lane {
             counters: lease.next_counters(),
             needs_counter: !lease.has_tokens(),
         };
-        self.move_to(home);
         Some(if keep {
             Order::ReleaseOrKeep(release_or_keep)
         } else {
@@ -126,7 +122,6 @@ impl Lane {
         number: LeaseNumber,
         outcome: Result<(), Error>,
         yielded: Yielded,
-        home: RuntimeId,
         now: Moment,
         effects: &mut Effects,
     ) {
@@ -136,7 +131,7 @@ impl Lane {
             self.contend_or_idle(yielded, now, effects);
         } else if let Some(place) = yielded.place() {
             // The lane no longer waits for this reply.
-            effects.leave(place.lease, home);
+            effects.leave(place.lease);
         }
     }
 
@@ -173,7 +168,6 @@ impl Lane {
             counters,
             ttl,
             sent_at,
-            home,
         } = kept;
         match self.returns(number) {
             // The second release frees the key, and its reply is still to come.
@@ -182,7 +176,7 @@ impl Lane {
             // The lane no longer waits for this reply.
             None => {
                 let outgoing = Outgoing { lease: number, ttl };
-                effects.work.push(Work::ResolveGranted(outgoing, home));
+                effects.work.push(Work::ResolveGranted(outgoing));
                 return;
             }
         }
@@ -198,7 +192,7 @@ impl Lane {
         lease.keep(counter, counters, (sent_at, ttl.get()), now);
         if may_be_lost {
             lease.retire();
-            return self.surrender(lease, report, home, now, effects);
+            return self.surrender(lease, report, now, effects);
         }
         match self.first(now, effects) {
             Some(first) if lease.is_renewed_for(first.terms, now) => {
@@ -209,7 +203,7 @@ impl Lane {
                 };
                 self.hand_to_first(key, lease, via, now, effects);
             }
-            _ => self.surrender(lease, report, home, now, effects),
+            _ => self.surrender(lease, report, now, effects),
         }
     }
 
@@ -228,11 +222,9 @@ impl Lane {
             return;
         }
         // The backend still holds the lease if its clock was set back.
-        if !returning.sent
-            && let Some(home) = self.home
-        {
+        if !returning.sent {
             let outgoing = returning.outgoing(now);
-            effects.work.push(Work::ResolveGranted(outgoing, home));
+            effects.work.push(Work::ResolveGranted(outgoing));
         }
         self.contend_or_idle(Yielded::ToNobody, now, effects);
     }
@@ -243,44 +235,12 @@ impl Lane {
         let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: only a return resumes");
         };
-        let Some(home) = self.home else {
-            unreachable!("BUG: a return has a runtime");
-        };
         let Returning { lease, report, .. } = returning;
         if next.is_some_and(|terms| lease.may_pass_to(terms, now)) {
             effects.report(report, Ok(()));
             self.hand_to_first(key, lease, Via::HandOff, now, effects);
         } else {
-            self.surrender(lease, report, home, now, effects);
-        }
-    }
-
-    /// Sends an overdue release from `home` as well, for a waiter there. The release may take effect twice.
-    pub(super) fn send_return_again(
-        &mut self,
-        home: RuntimeId,
-        now: Moment,
-        due: Moment,
-        effects: &mut Effects,
-    ) {
-        self.move_to(home);
-        let Phase::Returning(returning) = &mut self.phase else {
-            unreachable!("BUG: only a return is resent");
-        };
-        returning.due = due;
-        if returning.sent {
-            returning.sent_again = true;
-            let outgoing = returning.outgoing(now);
-            effects.work.push(Work::ReturnAgain(outgoing, home));
-        } else {
-            effects.work.push(Work::Return(home));
-        }
-    }
-
-    /// Ignores a renewal in flight whose task does not run.
-    pub(super) fn give_up_renewal(&mut self, now: Moment) {
-        if let Phase::Returning(Returning { lease, .. }) = &mut self.phase {
-            lease.give_up_renewal(now);
+            self.surrender(lease, report, now, effects);
         }
     }
 }
@@ -291,15 +251,6 @@ impl Returning {
         match self.report {
             Some(_) => self.lease.expires_at().min(self.forget_at),
             None => self.forget_at,
-        }
-    }
-
-    /// Removes an ended runtime, in which no future waits.
-    pub(super) fn leave_future(&mut self, ended: RuntimeId) {
-        if let Some(report) = &mut self.report
-            && report.home == Some(ended)
-        {
-            report.home = None;
         }
     }
 

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{BackendError, Mode};
-use crate::lock::attempt::InlineAttempt;
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
 use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::effect::{Report, Wakeup};
+use crate::lock::first_attempt::in_place::InPlace;
 use crate::lock::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::place::QueuePlace;
-use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, Owner};
 
 use super::tenure::Tenure;
@@ -33,9 +32,7 @@ const REMAINING_HOLD: Duration = Duration::from_secs(1);
 pub(in crate::lock) struct Lane {
     pub(super) phase: Phase,
     pub(super) queue: Waiters,
-    /// The runtime of the background work of the present phase.
-    pub(super) home: Option<RuntimeId>,
-    /// When the watchdog of this runtime checks the lane, by its earliest entry in the index.
+    /// When the watchdog checks the lane, by its earliest entry in the index.
     scheduled: Option<Moment>,
 }
 
@@ -54,11 +51,15 @@ pub(super) enum Phase {
     Returning(Returning),
 }
 
-/// The lane contends for the key: by the acquire that came first, which drives its own first attempt, or
-/// by an acquire loop.
+/// The lane contends for the key, by one task: that of the first attempt, near its caller, or an acquire loop at home.
 #[derive(Debug)]
 pub(super) struct Contending {
-    pub(super) contender: Contender,
+    /// Wakes and identifies the task.
+    pub(super) wakeup: Wakeup,
+    /// The lease of the attempt in flight.
+    pub(super) attempt: Option<(LeaseNumber, Span)>,
+    /// The first attempt. `None` for an acquire loop.
+    pub(super) first: Option<First>,
     pub(super) seen: Seen,
     /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
@@ -67,25 +68,15 @@ pub(super) struct Contending {
     pub(super) place: Option<QueuePlace>,
     /// Whether the lease that the attempt in flight acquires may already be lost.
     pub(super) suspect: bool,
-    /// When the contender counts as stuck.
-    pub(super) due: Moment,
 }
 
+/// The first attempt of an acquire, which may be driven by a runtime that blocks.
 #[derive(Debug)]
-pub(super) enum Contender {
-    Inline(InlineAcquire),
-    Loop {
-        wakeup: Wakeup,
-        /// The lease of the attempt in flight.
-        attempt: Option<(LeaseNumber, Span)>,
-    },
-}
-
-/// An acquire that drives its own first attempt.
-#[derive(Debug)]
-pub(super) struct InlineAcquire {
-    pub(super) attempt: Arc<InlineAttempt>,
-    pub(super) deadline: Option<Moment>,
+pub(in crate::lock) struct First {
+    /// When it counts as unanswered.
+    pub(in crate::lock) due: Moment,
+    /// Where home finds it, and when home takes it, unless its acquire polls it at that moment.
+    pub(in crate::lock) in_place: Option<(InPlace, Moment)>,
 }
 
 /// A lease without holds that is being returned. Until its command is sent it is *surrendered*, and can
@@ -97,12 +88,12 @@ pub(super) struct Returning {
     pub(super) report: Option<Box<Report>>,
     /// Whether the release was sent. It waits for the reply to a renewal, so none is in flight then.
     pub(super) sent: bool,
-    /// Whether a second release is sent, after which the lease cannot be kept, and one of the two finds no lease.
+    /// Whether a second release was sent, after which the lease cannot be kept, and one of the two finds no lease.
     pub(super) sent_again: bool,
     /// Whether the backend may have lost the lease since the release was sent. A reply that it was kept may predate
     /// that.
     pub(super) may_be_lost: bool,
-    /// When the task that returns the lease counts as stuck.
+    /// When a release that was sent is sent again from home: the runtime of its task may block.
     pub(super) due: Moment,
     /// From when on the backend counts as unavailable, and why: the reply to the first release is overdue, or the
     /// renewal failed for whose reply the release waited.
@@ -180,26 +171,20 @@ impl Lane {
         matches!(&self.phase, Phase::Contending(contending) if contending.place.is_some())
     }
 
+    /// Returns the number of waiters. An acquire whose first attempt is in flight does not count.
     pub(in crate::lock) fn waiters(&self) -> usize {
-        self.queue.len()
+        self.queue.queue_len()
     }
 
     /// Returns the claims of the waiters.
     #[cfg(any(feature = "metrics", feature = "dashboard"))]
     pub(in crate::lock) fn claims(&self) -> impl Iterator<Item = &Claim> {
-        self.queue.iter().map(|waiter| &waiter.claim)
+        self.queue.queued().map(|waiter| &waiter.claim)
     }
 
-    /// Returns the number of waiters, including the inline acquire, which may become one.
+    /// Returns the number of waiters, including the acquire whose first attempt is in flight, which may become one.
     pub(in crate::lock) fn seats_taken(&self) -> usize {
-        let inline = matches!(
-            &self.phase,
-            Phase::Contending(Contending {
-                contender: Contender::Inline(_),
-                ..
-            })
-        );
-        self.queue.len() + usize::from(inline)
+        self.queue.len()
     }
 
     /// Returns the grants of the owners that hold the lease.
@@ -264,52 +249,25 @@ impl Lane {
         }
     }
 
-    pub(in crate::lock) fn home(&self) -> Option<RuntimeId> {
-        self.home
-    }
-
-    /// Moves the background work of the lane to another runtime.
-    pub(in crate::lock) fn move_to(&mut self, home: RuntimeId) {
-        if self.home != Some(home) {
-            self.set_home(Some(home));
-            if !self.queue.is_empty() || self.reporter().is_some() {
-                self.queue.notify_elsewhere();
-            }
-        }
-    }
-
-    pub(super) fn set_home(&mut self, home: Option<RuntimeId>) {
-        self.home = home;
-        self.scheduled = None;
-    }
-
-    /// Records that the index has an entry for the lane's own runtime.
+    /// Records that the index has an entry for the lane.
     pub(in crate::lock) fn schedule(&mut self, at: Moment) {
         self.scheduled = Some(at);
     }
 
-    /// Returns `true` if the index has an entry for the lane's own runtime at `at` or earlier.
+    /// Returns `true` if the index has an entry for the lane at `at` or earlier.
     pub(in crate::lock) fn is_scheduled_by(&self, at: Moment) -> bool {
         self.scheduled.is_some_and(|earlier| earlier <= at)
     }
 
-    /// Returns `true` if this entry of the index is the lane's earliest one in its own runtime.
-    pub(in crate::lock) fn is_scheduled(&self, home: RuntimeId, at: Moment) -> bool {
-        self.home == Some(home) && self.scheduled == Some(at)
+    /// Returns `true` if this entry of the index is the lane's earliest one.
+    pub(in crate::lock) fn is_scheduled(&self, at: Moment) -> bool {
+        self.scheduled == Some(at)
     }
 
     /// The entry left the index.
-    pub(in crate::lock) fn unschedule(&mut self, home: RuntimeId, at: Moment) {
-        if self.is_scheduled(home, at) {
+    pub(in crate::lock) fn unschedule(&mut self, at: Moment) {
+        if self.is_scheduled(at) {
             self.scheduled = None;
-        }
-    }
-
-    /// Returns the runtime in which a `release` future waits for the return.
-    pub(super) fn reporter(&self) -> Option<RuntimeId> {
-        match &self.phase {
-            Phase::Returning(returning) => returning.report.as_ref()?.home,
-            _ => None,
         }
     }
 
@@ -320,13 +278,7 @@ impl Lane {
                 trouble: Some((from, seen)),
                 ..
             }) if *from <= now => seen.error(now),
-            // Another acquire of this process is ahead and awaits its first reply.
             Phase::Contending(Contending {
-                contender: Contender::Inline(_),
-                seen: Seen::Nothing,
-                ..
-            })
-            | Phase::Contending(Contending {
                 seen: Seen::Busy(_),
                 ..
             })

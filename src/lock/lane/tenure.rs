@@ -1,7 +1,6 @@
 //! A held lease, and the owners that hold it: one, or several that share it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::group::{ASK_AGAIN, Group};
 use super::holding::{End, Holding};
@@ -12,15 +11,7 @@ use crate::lock::effect::{Effects, Loss};
 use crate::lock::grant::Grant;
 use crate::lock::lease::Lease;
 use crate::observe::{LostReason, Via};
-use crate::task::RuntimeId;
 use crate::{ErrorKind, LockKey, Owner};
-
-/// The time after which a task that has not begun, an acquire that is not polled, or a renewal that another
-/// runtime should have sent counts as stuck.
-pub(in crate::lock) const TAKE_OVER: Duration = Duration::from_millis(10);
-
-/// The time by which the runtime of an acquire that is not polled takes over before the runtimes of others that wait.
-pub(super) const OWN_FIRST: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Tenure {
@@ -78,11 +69,6 @@ impl Tenure {
     #[inline]
     pub(super) fn has_readers(&self) -> bool {
         (self.first.group()).is_some_and(|group| !group.readers.is_empty())
-    }
-
-    /// Returns `true` if one owner has one hold.
-    pub(super) fn is_of_one_hold(&self) -> bool {
-        !self.has_readers() && self.first.grant.holds() == 1
     }
 
     /// Adds a hold to the grant of its owner. Returns that grant, or why the owner gets no further hold. Returns `None`
@@ -183,22 +169,6 @@ impl Tenure {
         } else if self.has_readers() {
             self.expect_end_of(grant.owner());
         }
-    }
-
-    /// Adds a runtime, whose watchdog renews the lease if the first one does not.
-    pub(super) fn add_home(&mut self, home: RuntimeId) {
-        self.first.make_group().add_home(home);
-    }
-
-    /// The runtime has ended.
-    pub(super) fn remove_home(&mut self, ended: RuntimeId) {
-        if let Some(group) = self.first.group_mut() {
-            group.homes.retain(|home| *home != ended);
-        }
-    }
-
-    pub(super) fn homes(&self) -> &[RuntimeId] {
-        self.first.group().map_or(&[], |group| &group.homes)
     }
 
     // ---- several owners -------------------------------------------------------------------
@@ -346,17 +316,6 @@ impl Tenure {
         if let (Some(at), Some(group)) = (own_end, self.first.group_mut()) {
             group.expect_end(at);
         }
-    }
-
-    /// Returns when the watchdog of another hold's runtime has to renew the lease.
-    pub(super) fn renewal_overdue(&self, response_timeout: Duration) -> Moment {
-        let due = match self.lease.in_flight_since() {
-            // A short lease cannot wait for the reply.
-            Some(since) => Some(since + response_timeout.min(self.lease.ttl().get() / 6)),
-            None => self.lease.next_renewal(),
-        };
-        let valid_until = self.valid_until();
-        due.map_or(valid_until, |due| valid_until.min(due + TAKE_OVER))
     }
 
     /// Returns `true` if no caller may have observed a loss.

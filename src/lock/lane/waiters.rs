@@ -1,4 +1,4 @@
-//! The list of the waiters of a lane by ticket, and the checks by runtimes other than its own.
+//! The waiters of a lane: one that makes its first attempt, and the queue by ticket.
 
 use std::collections::BTreeMap;
 
@@ -12,45 +12,59 @@ use crate::lock::seats::Seat;
 pub(in crate::lock) struct Waiter {
     pub(in crate::lock) claim: Claim,
     pub(in crate::lock) reply: Reply,
-    pub(in crate::lock) _seat: Seat,
+    pub(in crate::lock) seat: Seat,
 }
 
 /// A waiter is boxed because a tree node reserves space for more waiters than it mostly holds.
 type Tree = BTreeMap<Ticket, Box<Waiter>>;
 
-/// Boxed because most lanes have neither waiters nor other runtimes. A lane that had some keeps the box.
 #[derive(Debug, Default)]
-pub(super) struct Waiters(Option<Box<Crowd>>);
-
-#[derive(Debug, Default)]
-struct Crowd {
-    waiters: Tree,
-    pace: Pace,
-    /// Set while a waiter or holder is in another runtime than the lane's own.
-    elsewhere: Option<Elsewhere>,
+pub(super) struct Waiters {
+    /// The acquire whose first attempt is in flight. It comes before all that queue.
+    attempting: Option<Box<Waiter>>,
+    /// Boxed because most lanes have no queue. A lane that had one keeps the box.
+    queue: Option<Box<Queue>>,
 }
 
-/// The checks by the watchdogs of other runtimes.
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere {
-    /// The time of the check of which the watchdogs there were last notified.
-    pub(super) announced: Option<Moment>,
-    /// The earliest check after one there, so that a watchdog does not repeat it at once.
-    pub(super) not_before: Option<Moment>,
+struct Queue {
+    waiters: Tree,
+    pace: Pace,
+    /// The first deadline of the waiters, or an earlier one of a waiter that left.
+    deadline: Option<Moment>,
 }
 
 impl Waiters {
+    /// Adds the acquire whose first attempt is in flight, in an idle lane.
+    pub(super) fn attempt(&mut self, waiter: Box<Waiter>) {
+        self.attempting = Some(waiter);
+    }
+
+    pub(super) fn is_attempting(&self) -> bool {
+        self.attempting.is_some()
+    }
+
+    /// Adds a waiter for its turn.
     pub(super) fn insert(&mut self, waiter: Box<Waiter>) {
-        let crowd = self.0.get_or_insert_default();
-        crowd.waiters.insert(waiter.claim.ticket, waiter);
+        let queue = self.queue.get_or_insert_default();
+        let deadline = waiter.claim.deadline.moment();
+        queue.deadline = earliest(queue.deadline, deadline);
+        queue.waiters.insert(waiter.claim.ticket, waiter);
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
-        self.0.as_mut()?.waiters.remove(&ticket)
+        let is_it = |waiter: &mut Box<Waiter>| waiter.claim.ticket == ticket;
+        if let Some(waiter) = self.attempting.take_if(is_it) {
+            return Some(waiter);
+        }
+        self.queue.as_mut()?.waiters.remove(&ticket)
     }
 
     pub(super) fn pop_first(&mut self) -> Option<Box<Waiter>> {
-        let (_, first) = self.0.as_mut()?.waiters.pop_first()?;
+        if let Some(waiter) = self.attempting.take() {
+            return Some(waiter);
+        }
+        let (_, first) = self.queue.as_mut()?.waiters.pop_first()?;
         Some(first)
     }
 
@@ -58,31 +72,41 @@ impl Waiters {
         self.iter().next()
     }
 
-    /// Returns the pace at which the queue advances. A lane without waiters so far has none.
+    /// Returns the pace at which the queue advances. A lane without a queue so far has none.
     pub(super) fn pace(&self) -> Option<&Pace> {
-        Some(&self.0.as_ref()?.pace)
+        Some(&self.queue.as_ref()?.pace)
     }
 
     pub(super) fn pace_mut(&mut self) -> &mut Pace {
-        &mut self.0.get_or_insert_default().pace
+        &mut self.queue.get_or_insert_default().pace
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
-        let waiters = self.0.iter().flat_map(|crowd| crowd.waiters.values());
-        waiters.map(|waiter| &**waiter)
+        let attempting = self.attempting.as_deref();
+        attempting.into_iter().chain(self.queued())
+    }
+
+    /// Returns the waiters for their turns.
+    pub(super) fn queued(&self) -> impl Iterator<Item = &Waiter> {
+        let queue = self.queue.iter().flat_map(|queue| queue.waiters.values());
+        queue.map(|waiter| &**waiter)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |crowd| crowd.waiters.len())
+        usize::from(self.is_attempting()) + self.queue_len()
     }
 
-    /// Returns the number of waiters with this ticket or an earlier one.
+    pub(super) fn queue_len(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
+    }
+
+    /// Returns the number of waiters for their turns with this ticket or an earlier one.
     pub(super) fn up_to(&self, ticket: Ticket) -> usize {
-        let Some(crowd) = &self.0 else { return 0 };
-        match crowd.waiters.last_key_value() {
+        let Some(queue) = &self.queue else { return 0 };
+        match queue.waiters.last_key_value() {
             // Mostly the ticket is the latest one, and a queue can be long.
-            Some((latest, _)) if *latest > ticket => crowd.waiters.range(..=ticket).count(),
-            _ => crowd.waiters.len(),
+            Some((latest, _)) if *latest > ticket => queue.waiters.range(..=ticket).count(),
+            _ => queue.waiters.len(),
         }
     }
 
@@ -92,28 +116,43 @@ impl Waiters {
 
     /// Removes all waiters, and returns them in order.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Box<Waiter>> + use<> {
-        let crowd = self.0.as_mut();
-        let waiters = crowd.map(|crowd| std::mem::take(&mut crowd.waiters));
-        waiters.unwrap_or_default().into_values()
+        let queue = self.queue.as_mut();
+        let waiters = queue.map(|queue| std::mem::take(&mut queue.waiters));
+        let attempting = self.attempting.take().into_iter();
+        attempting.chain(waiters.unwrap_or_default().into_values())
     }
 
-    /// Records that a waiter or holder is in another runtime, whose watchdog must be notified of the next check.
-    pub(super) fn notify_elsewhere(&mut self) {
-        self.0.get_or_insert_default().elsewhere = Some(Elsewhere::default());
+    /// Returns the first deadline of the waiters, or an earlier moment.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        let attempting = self.attempting.as_ref();
+        let attempting = attempting.and_then(|it| it.claim.deadline.moment());
+        let queue = self.queue.as_ref().and_then(|queue| queue.deadline);
+        earliest(attempting, queue.filter(|_| self.queue_len() > 0))
     }
 
-    /// Records that no waiter or holder is in another runtime.
-    pub(super) fn forget_elsewhere(&mut self) {
-        if let Some(crowd) = &mut self.0 {
-            crowd.elsewhere = None;
+    /// Removes and returns the waiters whose deadline has passed.
+    pub(super) fn take_late(&mut self, now: Moment) -> Vec<Waiter> {
+        let mut late = Vec::new();
+        let is_late = |waiter: &mut Box<Waiter>| waiter.claim.deadline.has_passed(now);
+        late.extend(self.attempting.take_if(is_late).map(|it| *it));
+        let Some(queue) = &mut self.queue else {
+            return late;
+        };
+        if queue.deadline.is_none_or(|first| first > now) {
+            return late;
         }
+        let waiters = queue.waiters.values().map(|waiter| &waiter.claim);
+        let tickets = waiters.filter(|claim| claim.deadline.has_passed(now));
+        let tickets: Vec<_> = tickets.map(|claim| claim.ticket).collect();
+        let removed = tickets.iter().filter_map(|it| queue.waiters.remove(it));
+        late.extend(removed.map(|it| *it));
+        let left = queue.waiters.values();
+        queue.deadline = left.filter_map(|it| it.claim.deadline.moment()).min();
+        late
     }
+}
 
-    pub(super) fn elsewhere(&self) -> Option<&Elsewhere> {
-        self.0.as_ref()?.elsewhere.as_ref()
-    }
-
-    pub(super) fn elsewhere_mut(&mut self) -> Option<&mut Elsewhere> {
-        self.0.as_mut()?.elsewhere.as_mut()
-    }
+fn earliest(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+    one.into_iter().chain(other).min()
 }

@@ -8,12 +8,6 @@ use crate::backend::{Mode, Renewed};
 use crate::lock::clock::Moment;
 
 impl Lease {
-    /// Returns `true` if it is not known whether the backend has the lease exclusively or shared. Only a release ends it
-    /// in either mode.
-    pub(in crate::lock) fn is_downgrading(&self) -> bool {
-        self.is_downgrading
-    }
-
     /// Begins a downgrade, and returns the TTL to request. Renewals and hand-offs wait for the reply. A fixed lease keeps
     /// its end.
     pub(in crate::lock) fn start_downgrade(&mut self, now: Moment) -> Duration {

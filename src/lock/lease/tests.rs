@@ -241,18 +241,6 @@ fn handoff_budget_ends_after_50_ms() {
 }
 
 #[test]
-fn reply_is_awaited_until_due() {
-    for (reply_after, due_after) in [(9 * MS, TTL / 3), (10 * MS, 10 * MS)] {
-        let (mut lease, now) = lease(RENEWED);
-        lease.mark_suspect(now);
-        lease.start_renewal(now);
-        lease.expect_reply_within(10 * MS, now);
-        lease.renewal_answered(TTL, now, &RENEWED_OK, now + reply_after);
-        assert_eq!(lease.next_renewal(), Some(now + due_after));
-    }
-}
-
-#[test]
 fn lease_without_fresh_counters_has_its_own_tokens() {
     let (mut lease, now) = lease(RENEWED);
     for _ in 0..TOKENS - 2 {

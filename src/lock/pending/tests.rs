@@ -113,7 +113,6 @@ async fn attempt_without_reply_ends_at_deadline() {
     assert!(Moment::now().since(began) <= SECOND + 5 * MS);
 }
 
-/// A task takes an attempt over after 10 ms only.
 #[tokio::test(start_paused = true)]
 async fn short_wait_without_reply_ends_at_deadline() {
     let backend = Slow {

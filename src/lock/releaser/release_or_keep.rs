@@ -8,25 +8,17 @@ use super::{count, release};
 use crate::LockKey;
 use crate::backend::{KeepRequest, Mode, Released, ReleasedOrKept};
 use crate::lock::attempt::unanswered;
-use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::lane::{Kept, ReleaseOrKeep};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::place::{PLACE, QueuePlace};
 use crate::lock::yielded::Yielded;
-use crate::task::RuntimeId;
 
-/// Returns the lease of `key` by a task in `home`.
-pub(super) fn start_release_or_keep(
-    engine: &Arc<Engine>,
-    key: LockKey,
-    order: ReleaseOrKeep,
-    home: RuntimeId,
-) {
-    if let Some(home) = engine.home(home) {
-        let task = release_or_keep(Arc::clone(engine), home.id, key, order);
-        home.runtime.spawn(task);
-    }
+/// Returns the lease of `key` by a task of its own.
+pub(super) fn start_release_or_keep(engine: &Arc<Engine>, key: LockKey, order: ReleaseOrKeep) {
+    engine
+        .home
+        .spawn_near(release_or_keep(Arc::clone(engine), key, order));
 }
 
 /// A place that a command without a reply may have entered. It is left if its runtime drops the command.
@@ -34,25 +26,19 @@ struct Entering {
     engine: Arc<Engine>,
     key: LockKey,
     place: LeaseNumber,
-    home: RuntimeId,
     may_wait: bool,
 }
 
 impl Drop for Entering {
     fn drop(&mut self) {
         if self.may_wait {
-            (self.engine).resolve(&self.key, self.place, unanswered(PLACE), self.home);
+            (self.engine).resolve(&self.key, self.place, unanswered(PLACE));
         }
     }
 }
 
 /// Keeps the lease if no other process waits for the key, and releases it otherwise.
-pub(super) async fn release_or_keep(
-    engine: Arc<Engine>,
-    home: RuntimeId,
-    key: LockKey,
-    order: ReleaseOrKeep,
-) {
+pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: ReleaseOrKeep) {
     let ReleaseOrKeep {
         outgoing,
         ttl,
@@ -60,7 +46,7 @@ pub(super) async fn release_or_keep(
         needs_counter,
     } = order;
     let number = outgoing.lease;
-    let sent_at = Moment::now();
+    let sent_at = engine.now();
     // The waiters of this process wait behind all others, in the same command.
     let place = LeaseNumber::of(engine.new_lease_id());
     let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
@@ -70,20 +56,19 @@ pub(super) async fn release_or_keep(
         engine: Arc::clone(&engine),
         key: key.clone(),
         place,
-        home,
         may_wait: true,
     };
     let backend = Arc::clone(&engine.backend);
     let outcome = backend.release_or_keep(request).await;
     entering.may_wait = matches!(&outcome, Err(error) if error.may_have_taken_effect());
     drop(entering);
-    let now = Moment::now();
+    let now = engine.now();
     if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
-        engine.homes.released(&key, number, sent_at);
+        (engine.home.unresolved).released_elsewhere(&key, number, sent_at);
     }
     match outcome {
         Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
-            release(engine, home, vec![(key, outgoing)]).await;
+            release(engine, vec![(key, outgoing)]).await;
         }
         Ok(ReleasedOrKept::Kept { counter }) => {
             let kept = Kept {
@@ -91,7 +76,6 @@ pub(super) async fn release_or_keep(
                 counters,
                 ttl,
                 sent_at,
-                home,
             };
             engine.event(&key, |lane, effects| {
                 lane.kept(&key, number, kept, now, effects);
@@ -122,7 +106,7 @@ pub(super) async fn release_or_keep(
                 yielded => yielded,
             };
             engine.event(&key, |lane, effects| {
-                lane.returned(number, Ok(()), yielded, home, now, effects);
+                lane.returned(number, Ok(()), yielded, now, effects);
             });
         }
         Ok(ReleasedOrKept::NotHeld) => {
@@ -130,7 +114,7 @@ pub(super) async fn release_or_keep(
             engine.event(&key, |lane, effects| {
                 let outcome = lane.returned_absent(number, now);
                 let nobody = Yielded::ToNobody;
-                lane.returned(number, outcome, nobody, home, now, effects);
+                lane.returned(number, outcome, nobody, now, effects);
             });
         }
         // The lease may be kept or released; a plain release resolves both.
@@ -138,7 +122,7 @@ pub(super) async fn release_or_keep(
             if error.may_have_taken_effect() {
                 engine.event(&key, |lane, _| lane.return_is_resent(number));
             }
-            release(engine, home, vec![(key, outgoing)]).await;
+            release(engine, vec![(key, outgoing)]).await;
         }
     }
 }

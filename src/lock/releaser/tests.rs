@@ -8,46 +8,37 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::backend::{BackendError, Erased, Memory};
+use crate::backend::{BackendError, Erased};
 use crate::lock::clock::Span;
 use crate::lock::lease::Lease;
 use crate::lock::options::Options;
 use crate::lock::release_queue::ReleaseQueue;
-use crate::lock::tests::{
-    self, MS, RENEWED, SECOND, Slow, TOKENS, claim, engine_of, here, key, number, runtime,
-};
+use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, key, number};
 use crate::{ErrorKind, LockManager};
 
 #[test]
 fn failed_release_dropped_by_lane_is_resolved() {
     let mut effects = Effects::default();
-    let sent = Sent {
-        outgoing: Outgoing {
-            lease: number(1),
-            ttl: Span::new(Duration::from_secs(7)),
-        },
-        home: here(),
-    };
+    let (lease, ttl) = (number(1), Span::new(Duration::from_secs(7)));
     let error = Err(BackendError::unknown("no reply"));
-    sent.settle(&mut Lane::default(), error, Moment::now(), &mut effects);
-    let Work::ResolveGranted(outgoing, home) = effects.work.remove(0) else {
+    let (outgoing, mut lane) = (Outgoing { lease, ttl }, Lane::default());
+    settle(outgoing, &mut lane, error, Moment::now(), &mut effects);
+    let Work::ResolveGranted(outgoing) = effects.work.remove(0) else {
         panic!("not resolved");
     };
-    assert_eq!((outgoing.lease, home), (number(1), here()));
-    assert_eq!(outgoing.ttl, sent.outgoing.ttl);
+    assert_eq!((outgoing.lease, outgoing.ttl), (lease, ttl));
 }
 
 /// Returns the lane of a lock whose release was sent, and is reported.
 fn returning(now: Moment) -> Lane {
     let (mut lane, mut effects) = (Lane::default(), Effects::default());
     let claim = claim(1, RENEWED);
-    lane.contend_inline(&Arc::default(), &claim, now);
     let lease = Lease::new(number(1), 100, TOKENS, RENEWED, now);
-    let grant = lane.granted_inline(&key(), &claim, lease, now, &mut effects);
+    let grant = lane.granted_at_once(&key(), &claim, lease, now);
     let report = Some(oneshot::channel().0);
-    let release = tests::release(1, report, Some(here()), now);
+    let release = tests::release(1, report, now);
     lane.release(&key(), &grant, release, &mut effects);
-    assert!(lane.take_return(here(), now, now).is_some());
+    assert!(lane.take_return(now, now).is_some());
     lane
 }
 
@@ -64,16 +55,13 @@ fn resent_release_of_free_key_succeeds() {
         if resent {
             lane.return_is_resent(number(1));
         }
-        let sent = Sent {
-            outgoing: Outgoing {
-                lease: number(1),
-                ttl: RENEWED.ttl,
-            },
-            home: here(),
+        let outgoing = Outgoing {
+            lease: number(1),
+            ttl: RENEWED.ttl,
         };
         let mut effects = Effects::default();
         let not_held = Ok(Released::NotHeld);
-        sent.settle(&mut lane, not_held, now + after, &mut effects);
+        settle(outgoing, &mut lane, not_held, now + after, &mut effects);
         let (_report, outcome) = effects.reports.remove(0);
         assert_eq!(outcome.map_err(|error| error.kind()), expected);
     }
@@ -139,85 +127,37 @@ async fn releases_of_many_keys_take_one_task() {
     assert_eq!(tasks(), before + 1);
 }
 
-/// Returns a manager whose release of the key was in flight when its runtime ended.
-fn released_in_ended_runtime() -> LockManager {
-    let backend = Slow {
-        release_takes: 50 * MS,
-        ..Slow::default()
-    };
-    let locks = LockManager::builder(backend).build().expect("defaults");
-    runtime().block_on(async {
-        drop(locks.acquire("k").await.expect("free"));
-        // The task sends the release.
+#[tokio::test(start_paused = true)]
+async fn key_queued_at_end_of_task_starts_another() {
+    let backend = Erased::new(Slow::default());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let releases = &engine.home.releases;
+    for (at_home, over) in [(false, true), (true, true), (false, false)] {
+        assert!(releases.start());
+        releases.push(key());
+        drop(Running {
+            engine: Arc::clone(&engine),
+            at_home,
+            over,
+        });
         yield_now().await;
-    });
-    locks
+        assert!(releases.is_empty(), "another task returns it");
+        yield_now().await;
+    }
 }
 
-#[test]
-fn release_of_ended_runtime_is_sent_again() {
-    let locks = released_in_ended_runtime();
-    let next = runtime().block_on(locks.acquire("k").wait(2 * SECOND).into_future());
+/// The runtime of the task blocks.
+#[tokio::test(start_paused = true)]
+async fn stuck_queue_is_returned_from_home() {
+    let locks = LockManager::builder(Slow::default()).build();
+    let locks = locks.expect("defaults");
+    let guard = locks.acquire("k").await.expect("free");
+    let releases = &locks.engine().home.releases;
+    assert!(releases.start(), "no other task starts");
+    drop(guard);
+    assert!(!releases.is_empty());
+    let next = locks.acquire("k").wait(SECOND / 4).await;
     assert!(next.is_ok(), "{next:?}");
-}
-
-#[test]
-fn release_of_ended_runtime_needs_no_waiter() {
-    let locks = released_in_ended_runtime();
-    let left = runtime().block_on(async {
-        drop(locks.acquire("other").await.expect("free"));
-        locks.shutdown(2 * SECOND).await
-    });
-    assert!(left.is_idle(), "{left:?}");
-}
-
-#[test]
-fn key_queued_at_end_of_task_starts_another() {
-    let [one, other] = [runtime(), runtime()];
-    let (engine, [home, _]) = engine_of([&one, &other]);
-    assert!(home.releases.start());
-    let running = Running {
-        engine,
-        home: Arc::clone(&home),
-        over: true,
-    };
-    home.releases.push(key());
-    drop(running);
-    assert!(!home.releases.start(), "a task runs");
-}
-
-#[test]
-fn keys_of_ended_runtime_are_queued_in_another() {
-    let [ends, stays] = [runtime(), runtime()];
-    let (engine, [home, other]) = engine_of([&ends, &stays]);
-    assert!(home.releases.start());
-    home.releases.push(key());
-    let over = false;
-    drop(Running { engine, home, over });
-    assert!(!other.releases.is_empty());
-    assert!(!other.releases.start(), "a task runs");
-}
-
-#[tokio::test]
-async fn release_runs_in_runtime_of_its_caller() {
-    let engine = |backend| Arc::new(Engine::new(backend, Options::default(), None));
-    let remote = engine(Erased::new(Slow::default()));
-    assert_eq!(remote.release_home(), remote.current_home().ok());
-    assert!(remote.release_home().is_some());
-    let local = engine(Erased::new(Memory::new()));
-    assert_eq!(local.release_home(), None);
-}
-
-#[test]
-fn caller_without_runtime_is_rejected() {
-    let engine = |backend| Arc::new(Engine::new(backend, Options::default(), None));
-    let error = engine(Erased::new(Slow::default())).require_runtime();
-    assert_eq!(
-        error.expect_err("no runtime").kind(),
-        ErrorKind::Misconfigured
-    );
-    // A backend that replies at once needs no task.
-    assert!(engine(Erased::new(Memory::new())).require_runtime().is_ok());
 }
 
 #[cfg(feature = "dashboard")]

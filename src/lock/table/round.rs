@@ -1,4 +1,4 @@
-//! One round of a watchdog over the lanes that are due.
+//! One round of the watchdog over the lanes that are due.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::deadlines::Entry;
 use crate::lock::effect::Effects;
-use crate::lock::lane::Look;
+use crate::lock::few::Few;
+use crate::lock::lane::Due;
 use crate::lock::lease::LeaseNumber;
 
-/// A renewal that a watchdog has to send.
+/// A renewal that the watchdog has to send.
 #[derive(Debug)]
 pub(in crate::lock) struct DueRenewal {
     pub(in crate::lock) key: LockKey,
@@ -20,7 +21,7 @@ pub(in crate::lock) struct DueRenewal {
     pub(in crate::lock) mode: Mode,
 }
 
-/// The due work that a watchdog finds in one round.
+/// The due work of one round.
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Round {
     /// One list per shard, which is freed before the next list is read. A round may renew all leases.
@@ -31,17 +32,18 @@ pub(in crate::lock) struct Round {
 }
 
 impl Lanes {
-    /// Checks every lane that is due in the index of this runtime.
-    pub(in crate::lock) fn look(&self, look: Look) -> Round {
+    /// Checks every lane that is due in the index. Calls `count_left` for each first attempt that is replaced, under the
+    /// mutex of its shard: the attempt observes that later.
+    pub(in crate::lock) fn look(&self, now: Moment, count_left: impl Fn()) -> Round {
         let mut round = Round::default();
         for shard in &self.shards {
             let mut guard = lock(shard);
             let before = guard.lanes.len();
-            let renewals = self.look_at_shard(&mut guard, look, &mut round);
+            let renewals = self.look_at_shard(&mut guard, now, &count_left, &mut round);
             if !renewals.is_empty() {
                 round.renewals.push(renewals);
             }
-            if let Some(first) = guard.deadlines.first(look.home) {
+            if let Some(first) = guard.deadlines.first() {
                 round.next = Some(round.next.map_or(first.at, |next| next.min(first.at)));
             }
             if guard.lanes.len() < before {
@@ -51,50 +53,56 @@ impl Lanes {
         round
     }
 
-    fn look_at_shard(&self, shard: &mut Shard, look: Look, round: &mut Round) -> Vec<DueRenewal> {
+    fn look_at_shard(
+        &self,
+        shard: &mut Shard,
+        now: Moment,
+        count_left: &impl Fn(),
+        round: &mut Round,
+    ) -> Vec<DueRenewal> {
         let mut renewals = Vec::new();
         // Entries that a check adds belong to the next round.
-        for _ in 0..shard.deadlines.len(look.home) {
-            let Some(entry) = shard.deadlines.first(look.home) else {
+        for _ in 0..shard.deadlines.len() {
+            let Some(entry) = shard.deadlines.first() else {
                 break;
             };
             let Entry { at, hash } = entry;
-            if at > look.now {
+            if at > now {
                 // A renewal that is due soon joins the renewals of this round.
                 let mut lanes = shard.lanes.iter_hash(hash);
                 let joins = !(round.renewals.is_empty() && renewals.is_empty())
-                    && lanes.any(|slot| {
-                        slot.lane.is_scheduled(look.home, at) && slot.lane.renews_early(look.now)
-                    });
+                    && lanes.any(|slot| slot.lane.is_scheduled(at) && slot.lane.renews_early(now));
                 if !joins {
                     break;
                 }
             }
-            shard.deadlines.pop(look.home);
+            shard.deadlines.pop();
             let mut idle = false;
             for slot in shard.lanes.iter_hash_mut(hash) {
                 if slot.key.hash_code() != hash {
                     continue;
                 }
-                slot.lane.unschedule(look.home, at);
+                slot.lane.unschedule(at);
                 let mut effects = Effects::default();
-                if let Some((lease, ttl)) = slot.lane.look(look, &mut effects) {
-                    renewals.push(DueRenewal {
+                match slot.lane.look(now, &mut effects) {
+                    Some(Due::Renewal(lease, ttl)) => renewals.push(DueRenewal {
                         key: slot.key.clone(),
                         lease,
                         ttl,
                         mode: slot.lane.mode(),
-                    });
+                    }),
+                    Some(Due::LeftAttempt) => count_left(),
+                    None => {}
                 }
-                slot.lane.admit(&slot.key, look.now, &mut effects);
+                slot.lane.admit(&slot.key, now, &mut effects);
                 self.count_work(&slot.lane, &mut effects);
                 if slot.lane.is_idle() {
                     idle = true;
                 } else {
-                    self.schedule(slot, hash, &mut shard.deadlines, &mut effects);
+                    Self::schedule(slot, hash, &mut shard.deadlines, &mut effects);
                 }
-                // This watchdog reads its next deadline from the index.
-                effects.deadlines.retain(|(home, _)| *home != look.home);
+                // The watchdog reads its next deadline from the index.
+                effects.deadlines = Few::Empty;
                 if !effects.is_empty() {
                     round.effects.push((slot.key.clone(), effects));
                 }

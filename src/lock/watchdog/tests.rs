@@ -1,7 +1,7 @@
 //! The start and the end of the watchdog's task.
 
 use futures_util::FutureExt as _;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::*;
@@ -11,15 +11,11 @@ use crate::lock::options::Options;
 use crate::lock::tests::{MS, SECOND, Slow};
 use crate::{LockKey, LockManager};
 
-/// Returns an engine and this test's runtime in it, without a watchdog task.
-async fn engine() -> (Arc<Engine>, Arc<Home>) {
+/// Returns an engine and its home, the runtime of this test.
+fn engine() -> (Arc<Engine>, Arc<Home>) {
     let backend = Erased::new(Memory::new());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
-    let home = engine.current_home().expect("a runtime");
-    let home = engine.homes.get(home).expect("a known runtime");
-    // The first use of a runtime starts a task, which ends at once.
-    sleep(2 * TICK).await;
-    assert!(!home.watchdog.is_running());
+    let home = Arc::clone(&engine.home);
     (engine, home)
 }
 
@@ -29,9 +25,9 @@ fn acquire(engine: &Arc<Engine>, key: &'static str) -> Acquire {
 
 #[tokio::test(start_paused = true)]
 async fn alarm_without_task_delays_no_renewal() {
-    let (engine, home) = engine().await;
+    let (engine, home) = engine();
     // The time was set for a lock that was released before its watchdog started.
-    home.watchdog.set(Moment::now() + SECOND);
+    home.watchdog.set(Moment::now() + SECOND, home.clock);
     let guard = acquire(&engine, "a").await.expect("free");
     sleep(100 * SECOND).await;
     assert!(guard.is_held());
@@ -39,7 +35,7 @@ async fn alarm_without_task_delays_no_renewal() {
 
 #[tokio::test(start_paused = true)]
 async fn many_locks_take_one_task() {
-    let (engine, _home) = engine().await;
+    let (engine, _home) = engine();
     let keys = ["a", "b", "c", "d", "e"];
     let mut guards = Vec::new();
     for key in keys {
@@ -51,7 +47,7 @@ async fn many_locks_take_one_task() {
 
 #[tokio::test(start_paused = true)]
 async fn task_ends_with_last_lane() {
-    let (engine, home) = engine().await;
+    let (engine, home) = engine();
     for _ in 0..5 {
         drop(acquire(&engine, "a").await.expect("free"));
         assert!(home.watchdog.is_running());
@@ -63,7 +59,7 @@ async fn task_ends_with_last_lane() {
 
 #[tokio::test(start_paused = true)]
 async fn brief_locks_share_one_task() {
-    let (engine, home) = engine().await;
+    let (engine, home) = engine();
     for _ in 0..5 {
         drop(acquire(&engine, "a").await.expect("free"));
         for _ in 0..3 {
@@ -75,7 +71,7 @@ async fn brief_locks_share_one_task() {
 
 #[tokio::test(start_paused = true)]
 async fn lock_entered_at_end_of_task_is_watched() {
-    let (engine, home) = engine().await;
+    let (engine, home) = engine();
     // A task is about to end, and has made its last check.
     assert!(home.watchdog.start());
     let held = acquire(&engine, "a").lease(SECOND).await.expect("free");
@@ -93,7 +89,7 @@ async fn lock_entered_at_end_of_task_is_watched() {
 
 #[tokio::test(start_paused = true)]
 async fn resume_rejects_waiters_past_deadline() {
-    let (engine, _home) = engine().await;
+    let (engine, _home) = engine();
     let _guard = acquire(&engine, "a").await.expect("free");
     let mut late = acquire(&engine, "a").wait(SECOND).into_future();
     assert!((&mut late).now_or_never().is_none());
@@ -120,7 +116,7 @@ async fn recovery_of_backend_renews_at_once() {
 #[cfg(feature = "test-util")]
 #[tokio::test(start_paused = true)]
 async fn resume_is_detected_within_tick() {
-    let (engine, _home) = engine().await;
+    let (engine, _home) = engine();
     let _guard = acquire(&engine, "a").await.expect("free");
     let mut late = acquire(&engine, "a").wait(5 * SECOND).into_future();
     assert!((&mut late).now_or_never().is_none());
@@ -130,25 +126,4 @@ async fn resume_is_detected_within_tick() {
     sleep(2 * TICK).await;
     let outcome = late.now_or_never().expect("rejected");
     assert!(outcome.expect_err("held").is_busy());
-}
-
-/// No other event of the key follows, so only a watchdog can report the loss.
-#[test]
-fn lanes_of_ended_runtime_move_to_another() {
-    let backend = Erased::new(Memory::new());
-    let engine = Arc::new(Engine::new(backend, Options::default(), None));
-    let runtime = || Builder::new_current_thread().enable_all().build();
-    let [ends, stays] = [runtime(), runtime()].map(|it| it.expect("a runtime"));
-    let home = |runtime: &Runtime| {
-        let _entered = runtime.enter();
-        engine.current_home().expect("a runtime with timers")
-    };
-    let other = home(&stays);
-    let guard = ends.block_on(acquire(&engine, "a").into_future());
-    drop(ends);
-    let moved_to = engine.event(&LockKey::new("a"), |lane, _| lane.home());
-    assert_eq!(moved_to, Some(other));
-    let other = engine.homes.get(other).expect("a known runtime");
-    assert!(other.watchdog.is_running());
-    drop(guard);
 }

@@ -2,15 +2,14 @@
 
 use std::error::Error as _;
 use std::fmt::Debug;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::{Builder, Runtime};
-use tower_lock::{ConnectError, Error, ErrorKind, LockManager, RedisBackend};
+use tower_lock::{ConnectError, LockManager, RedisBackend};
 
 use crate::support::cluster::Cluster;
 use crate::support::engine::{PATIENCE, eventually};
-use crate::support::other_runtime::current_thread;
+use crate::support::other_runtime::{current_thread, park_until_ready};
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
 
@@ -23,13 +22,6 @@ fn assert_config<T: Debug>(outcome: Option<Result<T, ConnectError>>, problem: &s
     assert!(config.to_string().contains(problem), "{config}");
     let source = error.source().unwrap().to_string();
     assert_eq!(source, config.to_string());
-}
-
-fn assert_misconfigured<T: Debug>(outcome: Option<Result<T, Error>>) {
-    let error = outcome.expect("at once").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    let source = error.source().unwrap().to_string();
-    assert!(source.contains("no Tokio runtime"), "{source}");
 }
 
 /// Connects in all ways, none of which reaches a server.
@@ -67,26 +59,22 @@ fn connect_without_timers_is_misconfigured() {
 }
 
 #[test]
-fn manager_outside_runtime_is_misconfigured() {
+fn manager_works_outside_runtime() {
     let server = RedisServer::start();
-    let runtime = current_thread();
-    let locks = runtime.block_on(LockManager::connect(&server.url()));
+    let locks = current_thread().block_on(LockManager::connect(&server.url()));
     let locks = locks.unwrap();
-    let guard = runtime.block_on(locks.acquire("k").into_future()).unwrap();
-    let acquire = locks.acquire("other");
-    assert_misconfigured(acquire.into_future().now_or_never());
-    let acquire = locks.acquire(["one", "two"]);
-    assert_misconfigured(acquire.into_future().now_or_never());
-    let run = locks.acquire("other").run(async |_| ());
-    assert_misconfigured(run.now_or_never());
-    assert_misconfigured(locks.is_locked("k").now_or_never());
-    assert_misconfigured(locks.inspect("k").now_or_never());
-    assert_misconfigured(locks.force_release("k").now_or_never());
+    let guard = park_until_ready(PATIENCE, locks.acquire("k").into_future()).unwrap();
+    let both = locks.acquire(["one", "two"]).run(async |_| ());
+    park_until_ready(PATIENCE, Box::pin(both)).unwrap();
+    let busy = locks.acquire("k").no_wait().into_future();
+    assert!(park_until_ready(PATIENCE, busy).unwrap_err().is_busy());
+    assert!(park_until_ready(PATIENCE, locks.is_locked("k")).unwrap());
+    let info = park_until_ready(PATIENCE, locks.inspect("k")).unwrap();
+    assert!(info.is_some());
     assert!(guard.lost().now_or_never().is_none());
-    let left = locks.shutdown(Duration::ZERO).now_or_never();
-    assert_eq!(left.map(|left| left.is_idle()), Some(false));
-    let released = runtime.block_on(guard.release());
-    released.unwrap();
+    park_until_ready(PATIENCE, guard.release()).unwrap();
+    assert!(!park_until_ready(PATIENCE, locks.force_release("k")).unwrap());
+    assert!(park_until_ready(PATIENCE, locks.shutdown(PATIENCE)).is_idle());
 }
 
 /// Acquires over connections that were opened in this runtime, and that `reset` ends.

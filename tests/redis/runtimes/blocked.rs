@@ -1,12 +1,14 @@
-//! A multi-thread runtime that has the subscriptions, and all of whose threads block.
+//! A multi-thread runtime that has the subscriptions of a backend, and all of whose threads block. It is the home of one of
+//! two managers.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
+use tower_lock::{LockManager, RedisBackend};
 
-use crate::support::engine::{MS, SECOND, eventually, manager, subscribers};
+use crate::support::engine::{MS, SECOND, connected, eventually, manager, manager_on, subscribers};
 use crate::support::other_runtime::current_thread;
 use crate::support::redis_server::RedisServer;
 
@@ -30,7 +32,7 @@ fn block(runtime: &Runtime) -> Vec<Sender<()>> {
     over
 }
 
-/// Without messages, the waiters of another runtime attempt by the clock.
+/// Without messages, the waiters of the other manager attempt by the clock.
 #[test]
 fn blocked_subscriber_delays_until_next_attempt() {
     let server = RedisServer::start();
@@ -39,13 +41,17 @@ fn blocked_subscriber_delays_until_next_attempt() {
     let blocking = blocking.unwrap();
     current_thread().block_on(async {
         // Commands go over the thread of the crate.
-        let locks = manager(server.url(), LEASE).await;
+        let backend = connected(|| RedisBackend::builder(server.url())).await;
+        let home = blocking.handle().clone();
+        let blocked = LockManager::builder(backend.clone()).runtime(home).build();
+        let blocked = blocked.unwrap();
+        let locks = manager_on(&backend);
         let there = manager(server.url(), LEASE).await;
         let first = there.acquire("first").await.unwrap();
         let guard = there.acquire("k").await.unwrap();
         let later_guard = there.acquire("later").await.unwrap();
-        // The first watch, which chooses the runtime.
-        let wait = blocking.spawn(locks.acquire("first").into_future());
+        // The first watch of the backend, which chooses the runtime.
+        let wait = blocking.spawn(blocked.acquire("first").into_future());
         eventually("first subscription", || subscribers(&server, "first") == 1).await;
         let mut waiting = Box::pin(locks.acquire("k").into_future());
         tokio::select! {

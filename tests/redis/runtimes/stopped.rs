@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Backend as _, LockKey, LockManager, RedisBackend};
 
 use crate::support::engine::{
-    MS, PATIENCE, connected, eventually, manager, pttl, subscribers, within,
+    MS, PATIENCE, connected, eventually, manager, manager_on, pttl, subscribers, within,
 };
 use crate::support::other_runtime::{Fate, Other, current_thread};
 use crate::support::proxy::Proxy;
@@ -138,19 +138,25 @@ fn stopped_subscriber_delays_no_notification() {
     });
 }
 
-/// The waiter subscribed before the runtime of the subscriptions ends, and no other begins to wait.
+/// The waiter subscribed before the runtime of the subscriptions ends, which is the home of another manager, and no other
+/// begins to wait.
 #[test]
 fn end_of_subscriber_delays_no_earlier_waiter() {
     let server = RedisServer::start();
     let ending = Runtime::new().unwrap();
     current_thread().block_on(async {
         // Commands go over the thread of the crate, so their connection does not end.
-        let locks = patient(server.url()).await;
+        let builder = || RedisBackend::builder(server.url()).response_timeout(RESPONSE_TIMEOUT);
+        let backend = connected(builder).await;
+        let home = ending.handle().clone();
+        let ends = LockManager::builder(backend.clone()).runtime(home).build();
+        let ends = ends.unwrap();
+        let locks = manager_on(&backend);
         let there = manager(server.url(), LEASE).await;
         let first = there.acquire("first").await.unwrap();
         let guard = there.acquire("k").await.unwrap();
-        // The first watch, which chooses the runtime.
-        let wait = locks.acquire("first").into_future();
+        // The first watch of the backend, which chooses the runtime.
+        let wait = ends.acquire("first").into_future();
         let wait = ending.spawn(wait);
         eventually("first subscription", || subscribers(&server, "first") == 1).await;
         let mut waiting = Box::pin(locks.acquire("k").into_future());

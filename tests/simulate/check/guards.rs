@@ -187,10 +187,8 @@ impl Environment {
         let id = guard.id;
         let Some(lease) = guard.lease else {
             let mut members = seen.guards.iter().filter(|it| it.shares_grant(guard));
-            let fellows = seen.guards.iter().filter(|it| it.shares_lease(guard));
-            let running = fellows
-                .map(|member| self.worked_since(seen, member.manager, member.runtime))
-                .all(|since| since.is_some_and(|since| since <= guard.granted));
+            let running = self.worked_since(seen, guard.manager);
+            let running = running.is_some_and(|since| since <= guard.granted);
             let calm = running && seen.troubled[guard.manager] <= guard.granted;
             let watchdog = self.watchdog(guard.manager);
             let quick = self.round_trip() * 6 <= watchdog && guard.granted_for >= watchdog / 4;
@@ -329,10 +327,6 @@ impl Guard {
     pub fn token_of(&self, key: usize) -> Option<i64> {
         let at = self.keys.iter().position(|of| *of == key)?;
         self.tokens.get(at).copied()
-    }
-
-    fn shares_lease(&self, other: &Self) -> bool {
-        (self.leases.iter()).any(|lease| other.leases.contains(lease))
     }
 
     fn shares_grant(&self, other: &Self) -> bool {

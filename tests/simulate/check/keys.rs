@@ -45,9 +45,7 @@ impl Environment {
                 });
                 // A renewal shows the loss, unless the runtime that renews idles.
                 let unpolled = (seen.waiters.iter())
-                    .filter(|it| {
-                        !it.renewed || self.worked_since(seen, it.manager, it.runtime).is_none()
-                    })
+                    .filter(|it| !it.renewed || self.worked_since(seen, it.manager).is_none())
                     .any(|it| self.may_hold_unpolled(seen, it, key, now));
                 if holds || unpolled {
                     seen.free_since.remove(&key);
@@ -80,13 +78,9 @@ impl Environment {
             return;
         }
         let since = *seen.unowned.entry((key, lease)).or_insert(now);
-        let running_since = |home| self.worked_since(seen, record.manager, home);
-        let running = record.home.and_then(running_since);
-        let dropped_in = record.dropped_in.map_or(running, running_since);
-        let (Some(running), Some(dropped_in)) = (running, dropped_in) else {
+        let Some(running) = self.worked_since(seen, record.manager) else {
             return;
         };
-        let running = running.max(dropped_in);
         // A shutdown lets any runtime release it.
         let all_running = self.all_running_since(seen, record.manager);
         if seen.closing[record.manager] && all_running.is_none() {

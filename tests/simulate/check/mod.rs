@@ -41,14 +41,13 @@ impl Environment {
     /// Since when callers in the runtime of `manager` are polled, the background work for them runs, and timers are
     /// right.
     fn running_since(&self, seen: &Seen, manager: usize, runtime: usize) -> Option<Time> {
-        let worked = self.worked_since(seen, manager, runtime)?;
+        let worked = self.worked_since(seen, manager)?;
         Some(worked.max(self.polled_since(seen, manager, runtime)?))
     }
 
-    /// Since when the background work for callers in the runtime runs, and timers are right.
-    fn worked_since(&self, seen: &Seen, manager: usize, runtime: usize) -> Option<Time> {
-        let worker = self.plan.managers[manager].worker_of(runtime);
-        self.polled_since(seen, manager, worker)
+    /// Since when the background work runs, and timers are right.
+    fn worked_since(&self, seen: &Seen, manager: usize) -> Option<Time> {
+        self.polled_since(seen, manager, self.plan.managers[manager].home())
     }
 
     /// Since when the tasks of the runtime are polled, and timers are right.

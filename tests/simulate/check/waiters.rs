@@ -52,7 +52,7 @@ impl Environment {
             };
             // The background work notices a suspend once it runs. Without it, the caller reads the clock each second.
             let by_caller = seen.resumed + SECOND;
-            let worked = self.worked_since(seen, release.manager, release.runtime);
+            let worked = self.worked_since(seen, release.manager);
             let noticed = match worked {
                 _ if seen.resumed <= release.started => 0,
                 Some(worked) => worked.min(by_caller),

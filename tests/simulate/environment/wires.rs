@@ -114,11 +114,10 @@ impl Environment {
     ) -> oneshot::Receiver<Reply> {
         let (sender, receiver) = oneshot::channel();
         let (now, awake) = (self.now(), self.awake());
-        let runtime = self.current_runtime(manager);
         self.check_repeats(manager, command, &items, now);
         for item in &items {
             self.check_command(manager, command, item, now);
-            (self.store.lock().unwrap()).sent(command, item, manager, runtime, now);
+            (self.store.lock().unwrap()).sent(command, item, manager, now);
         }
         let mut wires = self.wires.lock().unwrap();
         let number = wires.next;

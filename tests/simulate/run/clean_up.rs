@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use tower_lock::Snapshot;
-
 use super::Simulation;
 use crate::environment::{OUTSIDE, number};
-use crate::executor::{Mode, Origin, Runtime};
-use crate::time::{MS, SECOND, Time, duration};
+use crate::executor::Mode;
+use crate::time::{MS, SECOND, Time};
 use crate::violation::Invariant;
-use crate::wire::key;
 
 /// More than any lease, and than the retries after it.
 const CLEAN_UP: Time = 10 * SECOND;
@@ -22,7 +19,6 @@ impl Simulation {
         self.events.clear();
         environment.heal();
         let now = environment.now();
-        let mut rescued = Vec::new();
         for manager in 0..self.managers.len() {
             if environment.seen.lock().unwrap().killed[manager] {
                 continue;
@@ -37,17 +33,6 @@ impl Simulation {
                 }
             }
             environment.set_current(OUTSIDE, OUTSIDE);
-            // The engine does not know a runtime in which no actor has acquired.
-            let known = environment.seen.lock().unwrap().runtimes.clone();
-            let fixed = environment.plan.managers[manager].fixed;
-            let knows = |n| fixed.map_or_else(|| known.contains(&(manager, n)), |fixed| fixed == n);
-            let mut runtimes = runtimes.iter().enumerate();
-            if runtimes.all(|(n, runtime)| runtime.mode() == Mode::Ended || !knows(n)) {
-                rescued.push(manager);
-            }
-        }
-        for manager in rescued {
-            self.rescue(manager);
         }
         let start = environment.awake();
         while environment.awake() < start + CLEAN_UP && !self.is_clean() {
@@ -58,23 +43,6 @@ impl Simulation {
             }
         }
         self.check_clean();
-    }
-
-    /// Gives a process a runtime that runs, and lets the engine know of it.
-    fn rescue(&self, manager: usize) {
-        let id = 1_000 + u64::try_from(manager).unwrap();
-        let runtime = Runtime::new(id, self.environment.now(), &self.environment.alarm);
-        self.environment.runtimes.lock().unwrap()[manager].push(Arc::clone(&runtime));
-        let locks = self.managers[manager].clone();
-        let keys = self.environment.plan.keys;
-        let task = async move {
-            // One that is shut down refuses acquires, and takes up its work here.
-            drop(locks.acquire(key(keys)).no_wait().await);
-            if locks.snapshot() != Snapshot::default() {
-                locks.shutdown(duration(MS)).await;
-            }
-        };
-        runtime.start(Box::pin(task), Origin::Simulation);
     }
 
     fn is_clean(&self) -> bool {

@@ -20,7 +20,6 @@ impl Environment {
     ) -> u64 {
         let now = self.now();
         let mut seen = self.seen.lock().unwrap();
-        seen.runtimes.insert((manager, runtime));
         let id = seen.id();
         for key in &acquire.keys {
             seen.hinted(manager, *key, now);
@@ -91,27 +90,8 @@ impl Environment {
                 at: now,
             });
         }
-        self.may_release(&waiter);
         self.trace(|| format!("w{id} {}", how()));
         Some(waiter)
-    }
-
-    /// Records that the runtime of an acquire that ends may release the keys that it held during its wait.
-    fn may_release(&self, waiter: &Waiter) {
-        let mut store = self.store.lock().unwrap();
-        let holders = waiter
-            .keys
-            .iter()
-            .map(|key| store.holders(*key, self.now()));
-        let leases: Vec<_> = holders.flatten().map(|(lease, _)| lease).collect();
-        for lease in leases {
-            if let Some(record) = store.records.get_mut(&lease)
-                && record.manager == waiter.manager
-                && waiter.keys.len() > 1
-            {
-                record.dropped_in = Some(waiter.runtime);
-            }
-        }
     }
 
     pub fn granted(&self, waiter: &Waiter, acquire: &Acquire, guard: &LockGuard) -> u64 {
@@ -255,8 +235,8 @@ impl Environment {
         id
     }
 
-    /// The guard is about to be released. `home`: whether inside its runtime.
-    pub fn released(&self, id: u64, home: bool, how: &str) {
+    /// The guard is about to be released.
+    pub fn released(&self, id: u64, how: &str) {
         let now = self.now();
         let mut seen = self.seen.lock().unwrap();
         let Some(at) = seen.guards.iter().position(|guard| guard.id == id) else {
@@ -264,12 +244,6 @@ impl Environment {
         };
         let guard = seen.guards.remove(at);
         self.trace(|| format!("g{id} {how}"));
-        for lease in &guard.leases {
-            if let Some(record) = self.store.lock().unwrap().records.get_mut(lease) {
-                let fixed = self.plan.managers[guard.manager].fixed;
-                record.home = fixed.or(home.then_some(guard.runtime));
-            }
-        }
         for key in &guard.keys {
             seen.hinted(guard.manager, *key, now);
             // No check sees a guard that is granted and released in one step.

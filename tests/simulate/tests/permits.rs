@@ -41,6 +41,8 @@ fn owner_keeps_permit_of_its_failed_acquire() {
     plan.queue = true;
     plan.managers.truncate(1);
     plan.managers[0].watchdog = 60;
+    // The background work is blocked, too.
+    plan.managers[0].fixed = Some(0);
     let one = Owner::Shared(1);
     plan.actors = vec![
         actor(0, 8, vec![exclusive, Step::Block(127)]),

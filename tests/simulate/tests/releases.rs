@@ -1,6 +1,6 @@
 //! Releases whose replies are late.
 
-use super::{acquire, actor, plan};
+use super::{acquire, plan};
 use crate::plan::{Acquire, Actor, Command, Event, Plan, Release, Step, Trouble, Wait, What};
 use crate::run::run;
 
@@ -145,64 +145,4 @@ fn lease_may_outlast_releases_if_clock_steps_back() {
         trace.contains("#6 of m0 takes effect: Ok(Renewed)"),
         "{trace}"
     );
-}
-
-/// The runtime of a downgrade stops, and ends without reading the reply. Another runtime has released the lease before,
-/// and the process releases it again, because the downgrade may have come later.
-#[test]
-fn unread_reply_to_downgrade_is_unknown() {
-    let mut managers = plan().managers;
-    managers.truncate(1);
-    managers[0].runtimes = 2;
-    managers[0].watchdog = 600;
-    let other = Acquire {
-        keys: vec![0, 1, 2],
-        lease: Some(129),
-        ..acquire()
-    };
-    let downgraded = Acquire {
-        keys: vec![1],
-        ..acquire()
-    };
-    let stopped = What::Trouble {
-        manager: None,
-        key: None,
-        command: Some(Command::Downgrade),
-        pause: 1_402,
-        share: 100,
-        kind: Trouble::Stopped,
-    };
-    let stop = What::Stop {
-        manager: 0,
-        runtime: 1,
-    };
-    let events = [(490, stopped), (536, stop)];
-    let ran = run(
-        &Plan {
-            length: 4_003,
-            keys: 3,
-            grouped: true,
-            managers,
-            actors: vec![
-                Actor {
-                    manager: 0,
-                    runtime: 1,
-                    start: 15,
-                    steps: vec![
-                        Step::Acquire(downgraded),
-                        Step::Pause(356),
-                        Step::Downgrade(5),
-                    ],
-                },
-                actor(0, 5, vec![Step::Acquire(other), Step::Pause(1_130)]),
-            ],
-            events: events.map(|(at, what)| Event { at, what }).to_vec(),
-            ..plan()
-        },
-        true,
-    );
-    let trace = ran.trace.join("\n");
-    assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
-    let releases = trace.matches(" Release k1 Some(14)").count();
-    assert_eq!(releases, 3, "{trace}");
 }

@@ -1,44 +1,28 @@
-//! Attempts by inline acquires and by tasks.
+//! First attempts, and those of acquire loops.
 
 use futures_util::FutureExt as _;
 
 use super::*;
 
-/// Returns a lane with an attempt in flight and a waiter, after a forced release of the key.
-fn suspect_attempt() -> TestLane {
-    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
+/// Returns a lane with a first attempt in flight and another waiter, after a forced release of the key.
+fn suspect_attempt() -> (TestLane, Wakeup) {
+    let (mut lane, wakeup, _answer) = TestLane::attempting(claim(1, RENEWED));
     lane.queue(2, RENEWED);
     assert!(lane.forced(None).is_empty());
-    lane
-}
-
-fn leave_inline(lane: &mut TestLane, in_flight: Option<u64>) -> Wakeup {
-    let in_flight = in_flight.map(|lease| (number(lease), RENEWED.ttl));
-    let (wakeup, mut effects) = lane.event(|lane, now, effects| {
-        lane.inline_leaves(
-            in_flight,
-            Seen::Nothing,
-            here(),
-            now,
-            now + 500 * MS,
-            effects,
-        )
-    });
-    wakeup.unwrap_or_else(|| contends(&mut effects, here()))
+    (lane, wakeup)
 }
 
 pub(super) fn grant_by_task(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Effects {
     let lease = lane.lease(lease, 100, RENEWED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), wakeup, lease, here(), now, effects);
+        lane.granted(&key(), wakeup, lease, now, effects);
     });
     effects
 }
 
 fn begin_attempt(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Option<Terms> {
-    let (begun, effects) = lane.event(|lane, now, effects| {
-        lane.begin_attempt(wakeup, number(lease), now, now + RESPONSE_TIMEOUT, effects)
-    });
+    let (begun, effects) =
+        lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(lease), now, effects));
     assert!(effects.is_empty());
     begun.map(|(_, terms)| terms)
 }
@@ -52,54 +36,67 @@ pub(super) fn refuse(lane: &mut TestLane, wakeup: &Wakeup, attempt: u64, seen: S
 
 #[test]
 fn forced_release_in_attempt_renews_grant_at_once() {
-    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
-    assert!(lane.forced(None).is_empty());
-    let lease = lane.lease(1, 100, RENEWED);
-    let (_grant, _) = lane.event(|lane, now, effects| {
-        lane.granted_inline(&key(), &claim(1, RENEWED), lease, now, effects)
-    });
-    assert_eq!(lane.next_look(), lane.now);
-    lane.start_renewal();
-
-    // A task takes over the attempt, for another waiter.
-    let mut lane = suspect_attempt();
-    let wakeup = leave_inline(&mut lane, Some(1));
+    let (mut lane, wakeup) = suspect_attempt();
     granted(grant_by_task(&mut lane, &wakeup, 1));
     assert_eq!(lane.next_look(), lane.now);
+    lane.start_renewal();
 }
 
 #[test]
 fn first_grant_serves_companions_and_single_attempts() {
     let first = claim(1, RENEWED);
-    let (mut lane, _attempt) = TestLane::attempting(first);
+    let (mut lane, wakeup, _answer) = TestLane::attempting(first);
     let companion = Claim {
         owner: first.owner,
         ..claim(2, RENEWED)
     };
     let _answers = [companion, once(3, &lane), claim(4, RENEWED)].map(|it| lane.enqueue(it));
-    let lease = lane.lease(1, 100, RENEWED);
-    let (grant, effects) =
-        lane.event(|lane, now, effects| lane.granted_inline(&key(), &first, lease, now, effects));
-    assert_eq!((effects.grants.len(), effects.grants[0].hold), (1, 2));
+    assert_eq!(lane.lane.waiters(), 3, "besides the attempt");
+    let effects = grant_by_task(&mut lane, &wakeup, 1);
+    let granted = effects.grants.iter().map(|it| (it.hold, it.queued));
+    assert!(granted.eq([(1, false), (2, true)]));
     assert_eq!((effects.rejections.len(), lane.lane.waiters()), (1, 1));
-    assert_eq!(grant.holds(), 2);
+    assert_eq!(effects.grants[0].grant.holds(), 2);
 }
 
 #[test]
 fn suspicion_ends_with_its_attempt() {
-    // The acquire ends without an attempt in flight.
-    let mut lane = suspect_attempt();
-    let wakeup = leave_inline(&mut lane, None);
-    granted(grant_by_task(&mut lane, &wakeup, 1));
-    assert!(lane.next_look() > lane.now);
-
-    // The attempt in flight is rejected.
-    let mut lane = suspect_attempt();
-    let wakeup = leave_inline(&mut lane, Some(1));
+    let (mut lane, first) = suspect_attempt();
     let busy = Seen::Busy(lane.now);
-    assert!(refuse(&mut lane, &wakeup, 1, busy).is_empty());
+    let wakeup = contends(&mut lane.refuse_first(&first, 1, busy));
     granted(grant_by_task(&mut lane, &wakeup, 2));
     assert!(lane.next_look() > lane.now);
+}
+
+#[test]
+fn refused_first_attempt_begins_to_wait() {
+    let (mut lane, first, _answer) = TestLane::attempting(claim(1, RENEWED));
+    assert_eq!((lane.lane.waiters(), lane.lane.seats_taken()), (0, 1));
+    let busy = Seen::Busy(lane.now);
+    contends(&mut lane.refuse_first(&first, 1, busy));
+    assert_eq!((lane.lane.waiters(), lane.lane.seats_taken()), (1, 1));
+}
+
+#[test]
+fn refused_single_attempt_leaves_idle_lane() {
+    let single = once(1, &TestLane::idle());
+    let (mut lane, first, _answer) = TestLane::attempting(single);
+    let busy = Seen::Busy(lane.now);
+    let effects = lane.refuse_first(&first, 1, busy);
+    assert_eq!((effects.rejections.len(), effects.work.len()), (1, 0));
+    assert!(lane.lane.is_idle());
+}
+
+#[test]
+fn dropped_first_attempt_is_replaced() {
+    let (mut lane, first, _answer) = TestLane::attempting(claim(1, RENEWED));
+    let (drove, mut effects) = lane.event(|lane, now, effects| lane.abandon(&first, now, effects));
+    assert!(drove);
+    let lost_attempt = effects.work.remove(0);
+    assert!(matches!(lost_attempt, Work::Resolve { lease, .. } if lease == number(1)));
+    contends(&mut effects);
+    let (drove, effects) = lane.event(|lane, now, effects| lane.abandon(&first, now, effects));
+    assert!(!drove && effects.is_empty());
 }
 
 #[test]
@@ -108,7 +105,7 @@ fn dropped_task_leaves_only_its_own_lane() {
     let error = Error::new(ErrorKind::Unavailable);
     let abandon = |lane: &mut TestLane, wakeup: &Wakeup| {
         let ((), effects) = lane.event(|lane, now, effects| {
-            lane.abandon(wakeup, here(), &error, now, effects);
+            lane.abandon_all(wakeup, &error, now, effects);
         });
         effects
     };
@@ -118,21 +115,6 @@ fn dropped_task_leaves_only_its_own_lane() {
     );
     assert_eq!(abandon(&mut lane, &wakeup).rejections.len(), 1);
     assert!(lane.lane.is_idle());
-}
-
-#[test]
-fn dropped_task_leaves_waiters_of_other_runtimes() {
-    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
-    assert!(begin_attempt(&mut lane, &wakeup, 3).is_some());
-    let error = Error::new(ErrorKind::Unavailable);
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.abandon(&wakeup, here(), &error, now, effects);
-    });
-    assert_eq!(effects.rejections.len(), 1);
-    let lost_attempt = effects.work.remove(0);
-    assert!(matches!(lost_attempt, Work::Resolve { lease, .. } if lease == number(3)));
-    contends(&mut effects, elsewhere());
 }
 
 #[test]
@@ -149,7 +131,7 @@ fn grant_for_other_terms_is_returned() {
     assert_eq!(begin_attempt(&mut lane, &wakeup, 3), Some(RENEWED));
     assert!(lane.lane.leave(1).is_some());
     lane.queue(2, FIXED);
-    returns(&mut grant_by_task(&mut lane, &wakeup, 3), here());
+    returns(&mut grant_by_task(&mut lane, &wakeup, 3));
 }
 
 #[test]
@@ -172,8 +154,7 @@ fn busy_reply_rejects_single_attempts_sent_before() {
 fn single_attempt_ends_pause_of_task() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let pause = |lane: &mut TestLane| {
-        let (pause, effects) =
-            lane.event(|lane, now, effects| lane.pause(&wakeup, now + SECOND, now, effects));
+        let (pause, effects) = lane.event(|lane, now, effects| lane.pause(&wakeup, now, effects));
         assert!(effects.is_empty());
         pause.expect("a waiter")
     };
@@ -191,9 +172,8 @@ fn late_waiters_are_rejected_before_attempt() {
     let (mut lane, wakeup, _answer) = TestLane::looping(late);
     lane.queue(2, FIXED);
     lane.pass(2 * SECOND);
-    let (terms, effects) = lane.event(|lane, now, effects| {
-        lane.begin_attempt(&wakeup, number(3), now, now + RESPONSE_TIMEOUT, effects)
-    });
+    let (terms, effects) =
+        lane.event(|lane, now, effects| lane.begin_attempt(&wakeup, number(3), now, effects));
     assert_eq!(
         (terms, effects.rejections.len()),
         (Some((number(3), FIXED)), 1)
@@ -217,7 +197,7 @@ fn busy_reply_limits_handoffs_to_one_turn() {
         lane.pass(MS / 4);
         let mut effects = lane.release(&grant);
         if effects.grants.is_empty() {
-            returns(&mut effects, here());
+            returns(&mut effects);
             break;
         }
         holders += 1;
@@ -232,7 +212,7 @@ fn hopeless_attempt_rejects_all_waiters() {
     lane.queue(2, RENEWED);
     let error = Error::new(ErrorKind::KeyConflict);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.refused_for_good(&wakeup, Mode::Exclusive, &error, here(), now, effects);
+        lane.refused_for_good(&wakeup, Mode::Exclusive, &error, now, effects);
     });
     let rejections = effects.rejections.iter();
     let kinds: Vec<_> = rejections.map(|(_, error)| error.kind()).collect();
@@ -253,11 +233,11 @@ fn hopeless_attempt_keeps_waiters_of_other_mode() {
     }
     let error = Error::new(ErrorKind::Misconfigured);
     let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.refused_for_good(&wakeup, Mode::Shared, &error, here(), now, effects);
+        lane.refused_for_good(&wakeup, Mode::Shared, &error, now, effects);
     });
     assert_eq!(effects.rejections.len(), 2);
     assert_eq!(lane.lane.waiters(), 2);
-    let next = contends(&mut effects, here());
+    let next = contends(&mut effects);
     assert!(!Arc::ptr_eq(&next, &wakeup));
 }
 

@@ -52,8 +52,7 @@ impl TestLane {
     ) -> (Result<(), ErrorKind>, Effects) {
         let sent_at = self.now;
         let (outcome, effects) = self.event(|lane, now, effects| {
-            let replied = Replied { home: here(), now };
-            lane.downgraded(grant, downgrade, sent_at, outcome, replied, effects)
+            lane.downgraded(grant, downgrade, sent_at, outcome, now, effects)
         });
         (outcome.map_err(|error| error.kind()), effects)
     }
@@ -83,7 +82,7 @@ fn downgraded_lease_admits_first_readers() {
     assert_eq!(granted, [2, 3]);
     let token = FencingToken::new(200, TOKENS, 0);
     for it in effects.grants.iter() {
-        assert_eq!(it.given.grant.token(), token);
+        assert_eq!(it.grant.token(), token);
     }
     assert_eq!((grant.mode(), grant.token()), (Mode::Shared, token));
     let until = crate::lock::lease::valid_until(lane.now, RENEWED.ttl);
@@ -107,9 +106,9 @@ fn readers_join_downgraded_lease() {
     };
     assert_eq!(joined.token(), grant.token());
     // The reply counts as one to a renewal.
-    assert!(lane.look(here()).0.is_none());
+    assert!(lane.look().0.is_none());
     assert!(lane.release(&grant).work.is_empty());
-    returns(&mut lane.release_hold(&joined, 2, None), here());
+    returns(&mut lane.release_hold(&joined, 2, None));
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
 
@@ -133,47 +132,13 @@ fn renewal_waits_for_downgrade() {
     let downgrade = lane.start_downgrade(&grant);
     lane.pass(15 * SECOND);
     assert_eq!(lane.next_look(), grant.valid_until());
-    for home in [here(), elsewhere()] {
-        assert!(lane.look(home).0.is_none());
-    }
+    assert!(lane.look().0.is_none());
     lane.lane.mark_suspect(lane.now);
-    assert!(lane.look(here()).0.is_none());
-    // The end of the runtime to which a renewal would belong changes nothing.
-    if let Phase::Held(tenure) = &mut lane.lane.phase {
-        tenure.lease.give_up_renewal(lane.now);
-    }
-    assert!(lane.look(here()).0.is_none());
+    assert!(lane.look().0.is_none());
     let (outcome, _) = lane.downgraded(&grant, &downgrade, Ok(Downgraded::shared(200)));
     assert_eq!(outcome, Ok(()));
     lane.pass(RENEWED.ttl.get() / 3);
     assert_eq!(lane.start_renewal().mode, Mode::Shared);
-}
-
-/// Another runtime sent it, and did not run.
-#[test]
-fn renewal_from_before_downgrade_changes_nothing() {
-    let (mut lane, grant) = TestLane::held(RENEWED);
-    lane.pass(10 * SECOND);
-    let old = lane.start_renewal();
-    lane.lane
-        .adopt(elsewhere(), here(), lane.now, &mut Effects::default());
-    if let Phase::Held(tenure) = &mut lane.lane.phase {
-        tenure.lease.give_up_renewal(lane.now);
-    }
-    let downgrade = lane.start_downgrade(&grant);
-    assert!(!lane.still_wants(&old, lane.now));
-    assert!(
-        lane.renewed(&old, lane.now, Ok(Renewed::NotHeld))
-            .is_empty()
-    );
-    let (outcome, _) = lane.downgraded(&grant, &downgrade, Ok(Downgraded::shared(200)));
-    assert_eq!(outcome, Ok(()));
-    assert!(!lane.still_wants(&old, lane.now));
-    assert!(
-        lane.renewed(&old, lane.now, Ok(Renewed::NotHeld))
-            .is_empty()
-    );
-    assert!(grant.is_held(lane.now));
 }
 
 #[test]
@@ -264,7 +229,7 @@ fn downgrade_with_unknown_result_releases_lease() {
     assert_eq!(outcome, Err(ErrorKind::Lost));
     assert_eq!(grant.lost_reason(lane.now), Some(LostReason::Downgrade));
     assert_eq!(effects.losses.len(), 1);
-    returns(&mut effects, here());
+    returns(&mut effects);
     // It is not kept for the waiter: the lease may be shared.
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
@@ -297,7 +262,7 @@ fn guard_released_during_downgrade_waits_for_reply() {
         lane.queue(2, RENEWED);
         let (ended, mut effects) = lane.downgraded(&grant, &downgrade, outcome);
         assert_eq!(ended, Err(ErrorKind::Lost));
-        returns(&mut effects, here());
+        returns(&mut effects);
         assert!(matches!(lane.take_return(), Some(Order::Release(_))));
     }
 }
@@ -310,7 +275,7 @@ fn late_downgrade_leaves_lost_lock_lost() {
     let (outcome, mut effects) = lane.downgraded(&grant, &downgrade, Ok(Downgraded::shared(200)));
     assert_eq!(outcome, Err(ErrorKind::Lost));
     assert_eq!(grant.lost_reason(lane.now), Some(LostReason::Expired));
-    returns(&mut effects, here());
+    returns(&mut effects);
 }
 
 #[test]

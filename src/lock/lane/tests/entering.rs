@@ -17,7 +17,7 @@ fn owner_re_enters_before_queued_others() {
 
     let effects = lane.release(&grant);
     assert!(lane.is_held() && effects.work.is_empty());
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
 }
 
 #[test]
@@ -28,20 +28,20 @@ fn owner_of_lost_lock_queues() {
         lane.event(|lane, now, effects| lane.enter(&key(), &claim(1, FIXED), now, effects));
     assert!(matches!(entered, Entered::Occupied));
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
-    returns(&mut effects, here());
+    returns(&mut effects);
 }
 
 #[test]
 fn returning_lease_is_taken_back_until_sent() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     let Entered::Granted(second) = lane.enter(claim(2, RENEWED)) else {
         panic!("reclaimed");
     };
     assert!(second.token() > grant.token());
     assert!(lane.take_return().is_none(), "nothing is returned any more");
 
-    returns(&mut lane.release(&second), here());
+    returns(&mut lane.release(&second));
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
     assert!(matches!(lane.enter(claim(3, RENEWED)), Entered::Occupied));
     assert!(lane.returned(1).is_empty());
@@ -59,13 +59,13 @@ fn lease_taken_back_counts_in_turn() {
     assert!([2, 3].iter().all(|it| lane.lane.leave(*it).is_some()));
     for ticket in [5, 6] {
         lane.pass(2 * MS);
-        returns(&mut lane.release(&grant), here());
+        returns(&mut lane.release(&grant));
         let Entered::Granted(next) = lane.enter(claim(ticket, RENEWED)) else {
             panic!("reclaimed");
         };
         grant = next;
     }
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     assert!(matches!(lane.enter(claim(7, RENEWED)), Entered::Occupied));
 }
 
@@ -76,11 +76,11 @@ fn lost_lease_is_not_taken_back() {
     let renewal = lane.start_renewal();
     assert!(lane.release(&grant).work.is_empty());
     let mut effects = lane.renewed(&renewal, lane.now, Ok(Renewed::NotHeld));
-    returns(&mut effects, here());
+    returns(&mut effects);
     assert!(matches!(lane.enter(claim(2, SHORT)), Entered::Occupied));
 
     let (mut lane, grant) = TestLane::held(RENEWED);
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     assert!(lane.forced(Some(1)).is_empty());
     assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
 }
@@ -89,7 +89,7 @@ fn lost_lease_is_not_taken_back() {
 fn taken_back_lease_is_reported_as_returned() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let (report, _reported) = oneshot::channel();
-    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    returns(&mut lane.release_hold(&grant, 1, Some(report)));
     let (entered, effects) =
         lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, RENEWED), now, effects));
     assert!(matches!(entered, Entered::Granted(_)));
@@ -98,7 +98,7 @@ fn taken_back_lease_is_reported_as_returned() {
 
 #[test]
 fn single_attempt_joins_first_attempt_of_lane() {
-    let (mut lane, _attempt) = TestLane::attempting(claim(1, RENEWED));
+    let (mut lane, _wakeup, _answer) = TestLane::attempting(claim(1, RENEWED));
     lane.queue(2, RENEWED);
     assert!(matches!(lane.enter(once(3, &lane)), Entered::Occupied));
     assert_eq!(lane.lane.seats_taken(), 2);
@@ -118,24 +118,6 @@ fn single_attempt_joins_later_one_unless_others_wait() {
     assert!(matches!(lane.enter(once(3, &lane)), Entered::Rejected(_)));
     let _left = lane.lane.leave(1);
     assert!(matches!(lane.enter(once(4, &lane)), Entered::Occupied));
-}
-
-#[test]
-fn lease_taken_back_elsewhere_is_renewed_there() {
-    let take_back = |home: fn(Claim) -> Claim| {
-        let (mut lane, grant) = TestLane::held(RENEWED);
-        lane.lane.mark_suspect(lane.now);
-        lane.start_renewal();
-        assert!(lane.release(&grant).is_empty());
-        let entered = lane.enter(home(claim(2, RENEWED)));
-        assert!(matches!(entered, Entered::Granted(_)));
-        lane
-    };
-    // The runtime that sent the renewal in flight may not run.
-    let lane = take_back(from_elsewhere);
-    let soon = lane.now + TAKE_OVER;
-    assert_eq!(lane.lane.next_look(), Some((elsewhere(), soon)));
-    assert!(take_back(|claim| claim).next_look() > soon);
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn handoff_draws_larger_token_without_command() {
     }
     // The counter has no token left, so the lease is returned.
     lane.queue(1000, RENEWED);
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
     let grant = granted(lane.kept(1, 200));
     assert_eq!(grant.token(), FencingToken::new(200, TOKENS, 0));
@@ -25,7 +25,7 @@ fn handoff_budget_ends_with_time() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.queue(2, RENEWED);
     lane.pass(101 * MS);
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
 }
 
@@ -34,9 +34,9 @@ fn fixed_lease_is_not_handed_off() {
     for (first, second) in [(FIXED, FIXED), (FIXED, RENEWED), (RENEWED, FIXED)] {
         let (mut lane, grant) = TestLane::held(first);
         lane.queue(2, second);
-        returns(&mut lane.release(&grant), here());
+        returns(&mut lane.release(&grant));
         assert!(matches!(lane.take_return(), Some(Order::Release(_))));
-        contends(&mut lane.returned(1), here());
+        contends(&mut lane.returned(1));
     }
 }
 
@@ -62,7 +62,7 @@ fn handoff_rejects_waiters_past_deadline() {
     lane.pass(10 * MS);
     let mut effects = lane.release(&grant);
     assert_eq!(effects.rejections.len(), 1);
-    returns(&mut effects, here());
+    returns(&mut effects);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn queued_acquires_of_one_owner_are_granted_together() {
     let effects = lane.release(&grant);
     let holds: Vec<_> = effects.grants.iter().map(|granted| granted.hold).collect();
     assert_eq!(holds, [2, 4]);
-    assert_eq!(effects.grants[0].given.grant.holds(), 2);
+    assert_eq!(effects.grants[0].grant.holds(), 2);
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn lost_guard_changes_nothing_for_next_holder() {
     let (mut lane, grant) = TestLane::held(FIXED);
     lane.queue(2, FIXED);
     lane.pass(FIXED.ttl.get());
-    let (due, mut effects) = lane.look(here());
+    let (due, mut effects) = lane.look();
     assert!(due.is_none() && Arc::ptr_eq(&effects.losses[0].grant, &grant));
-    returns(&mut effects, here());
+    returns(&mut effects);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
-    let wakeup = contends(&mut lane.returned(1), here());
+    let wakeup = contends(&mut lane.returned(1));
     let lease = lane.lease(2, 200, FIXED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), &wakeup, lease, here(), now, effects);
+        lane.granted(&key(), &wakeup, lease, now, effects);
     });
     let second = granted(effects);
 
@@ -119,7 +119,7 @@ fn forced_release_loses_only_observed_lease() {
 #[test]
 fn returned_suspect_lease_is_not_granted() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     lane.lane.mark_suspect(lane.now);
     assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
 
@@ -130,16 +130,13 @@ fn returned_suspect_lease_is_not_granted() {
     assert!(lane.release(&grant).is_empty(), "after the reply");
     lane.lane.mark_suspect(lane.now);
     lane.queue(2, RENEWED);
-    returns(
-        &mut lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed)),
-        here(),
-    );
+    returns(&mut lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed)));
     assert!(!lane.is_held());
 
     let (mut lane, _reported) = returning::keeping();
     lane.lane.mark_suspect(lane.now);
     // The reply may predate the loss.
-    returns(&mut lane.kept(1, 200), here());
+    returns(&mut lane.kept(1, 200));
     assert!(!lane.is_held() && lane.take_return().is_some());
 }
 
@@ -148,7 +145,7 @@ fn forced_release_of_returning_lease_grants_none() {
     // The command was sent before or after the lease was granted, or the order is unknown.
     for seen in [Some(1), Some(0), None] {
         let (mut lane, grant) = TestLane::held(RENEWED);
-        returns(&mut lane.release(&grant), here());
+        returns(&mut lane.release(&grant));
         assert!(lane.forced(seen).is_empty());
         assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
 
@@ -157,7 +154,7 @@ fn forced_release_of_returning_lease_grants_none() {
         // The reply that the lease was kept may predate the forced release.
         let mut effects = lane.kept(1, 200);
         assert!(effects.reports.is_empty());
-        returns(&mut effects, here());
+        returns(&mut effects);
         assert!(matches!(lane.enter(claim(3, RENEWED)), Entered::Occupied));
         assert!(!lane.is_held() && lane.take_return().is_some());
         assert!(lane.returned(1).reports[0].1.is_ok());
@@ -171,7 +168,7 @@ fn release_beside_forced_one_reports_own_reply() {
         for outcome in [Ok(()), Err(ErrorKind::Lost)] {
             let (mut lane, grant) = TestLane::held(RENEWED);
             let (report, _reported) = oneshot::channel();
-            returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+            returns(&mut lane.release_hold(&grant, 1, Some(report)));
             assert!(lane.take_return().is_some());
             assert!(lane.forced(seen).is_empty());
             let ((), effects) = lane.event(|lane, now, effects| {
@@ -179,7 +176,7 @@ fn release_beside_forced_one_reports_own_reply() {
                     Ok(()) => Ok(()),
                     Err(_) => lane.returned_absent(number(1), now),
                 };
-                lane.returned(number(1), reply, Yielded::ToNobody, here(), now, effects);
+                lane.returned(number(1), reply, Yielded::ToNobody, now, effects);
             });
             let reported = effects.reports[0].1.as_ref().copied();
             assert_eq!(reported.map_err(Error::kind), outcome);
@@ -190,7 +187,6 @@ fn release_beside_forced_one_reports_own_reply() {
 fn force(lane: &mut TestLane, owner: Owner) -> (Option<Moment>, Effects) {
     let report = Box::new(Report {
         reply: oneshot::channel().0,
-        home: Some(here()),
     });
     lane.event(|lane, now, effects| lane.force(owner, &mut Some(report), now, effects))
 }
@@ -206,7 +202,7 @@ fn force_ends_hold_of_named_owner() {
     let drift = RENEWED.ttl.get() / 100 + 2 * MS;
     assert_eq!(until, Some(lane.now + (RENEWED.ttl.get() + drift)));
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && grant.is_marked_lost());
-    returns(&mut effects, here());
+    returns(&mut effects);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
 
@@ -226,18 +222,7 @@ fn late_release_reports_lost_and_returns_lease() {
     let mut effects = lane.release_hold(&grant, 1, Some(report));
     assert_eq!(report_of(&effects).map(Error::kind), Some(ErrorKind::Lost));
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && grant.is_marked_lost());
-    returns(&mut effects, here());
-}
-
-#[test]
-fn lease_is_returned_from_runtime_of_release() {
-    let (mut lane, grant) = TestLane::held(RENEWED);
-    let (until, mut effects) = lane.event(|lane, now, effects| {
-        let home = Some(elsewhere());
-        lane.release(&key(), &grant, release(1, None, home, now), effects)
-    });
-    returns(&mut effects, elsewhere());
-    assert_eq!(lane.lane.next_look(), Some((elsewhere(), until)));
+    returns(&mut effects);
 }
 
 /// Returns the outcome of the only report.

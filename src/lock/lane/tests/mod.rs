@@ -12,7 +12,6 @@ mod permits;
 mod queued;
 mod renewing;
 mod returning;
-mod several_runtimes;
 mod shared;
 mod tenure;
 
@@ -22,27 +21,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::*;
-use super::tenure::{OWN_FIRST, TAKE_OVER, Tenure};
+use super::tenure::Tenure;
 use super::*;
 use crate::backend::{BackendError, Mode, Renewal, Renewed};
-use crate::lock::attempt::{Answer, InlineAttempt};
 use crate::lock::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Effects, Wakeup, Work};
-use crate::lock::given::PickUp;
+use crate::lock::effect::{Answer, Effects, Wakeup, Work};
+use crate::lock::first_attempt::in_place::InPlace;
 use crate::lock::grant::Grant;
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lease::Lease;
 use crate::lock::place::{PLACE, QueuePlace};
 use crate::lock::tests::*;
 use crate::lock::yielded::Yielded;
-use crate::task::RuntimeId;
 use crate::{Error, ErrorKind, FencingToken};
 
-/// A lane with its clock, whose events occur in [`here`] unless they name another runtime.
+/// A lane with its clock.
 #[derive(Debug)]
 struct TestLane {
     lane: Lane,
     now: Moment,
+    /// The number of first attempts that were replaced.
+    left_attempts: usize,
 }
 
 /// Returns a claim of the first claim's owner.
@@ -69,16 +68,36 @@ impl TestLane {
         Self {
             lane: Lane::default(),
             now: Moment::now(),
+            left_attempts: 0,
         }
     }
 
-    /// Returns a lane in which the first claim drives its own attempt.
-    fn attempting(claim: Claim) -> (Self, Arc<InlineAttempt>) {
+    /// Returns a lane in which a task makes the first attempt of this claim, under lease 1.
+    fn attempting(claim: Claim) -> (Self, Wakeup, Answer) {
         let mut lane = Self::idle();
         assert!(matches!(lane.enter(claim), Entered::Idle));
-        let attempt = Arc::<InlineAttempt>::default();
-        lane.lane.contend_inline(&attempt, &claim, lane.now);
-        (lane, attempt)
+        let (waiter, answer) = waiter(claim);
+        let (attempt, first) = ((number(1), claim.terms.ttl), lane.first(None));
+        let wakeup = lane.lane.attempt_first(waiter, attempt, first);
+        (lane, wakeup, answer)
+    }
+
+    /// Returns a first attempt that begins.
+    fn first(&self, in_place: Option<InPlace>) -> First {
+        First {
+            due: self.now + RESPONSE_TIMEOUT,
+            in_place: in_place.map(|it| (it, self.now + UNPOLLED)),
+        }
+    }
+
+    /// Applies the rejection of the first attempt of the claim with this ticket.
+    fn refuse_first(&mut self, wakeup: &Wakeup, ticket: Ticket, seen: Seen) -> Effects {
+        let attempt = (ticket, number(1));
+        let ((), effects) = self.event(|lane, now, effects| {
+            let keep = |waiter, _: &Seen, _: &mut Effects| Some(waiter);
+            lane.refused_first(wakeup, attempt, seen, now, effects, keep);
+        });
+        effects
     }
 
     /// Returns a lane in which the first claim holds lease 1 with counter 100.
@@ -87,11 +106,11 @@ impl TestLane {
     }
 
     fn held_by(claim: Claim) -> (Self, Arc<Grant>) {
-        let (mut lane, _attempt) = Self::attempting(claim);
+        let mut lane = Self::idle();
+        assert!(matches!(lane.enter(claim), Entered::Idle));
         let lease = lane.lease(1, 100, claim.terms);
-        let (grant, effects) = lane
-            .event(|lane, now, effects| lane.granted_inline(&key(), &claim, lease, now, effects));
-        assert!(effects.is_empty());
+        let now = lane.now;
+        let grant = lane.lane.granted_at_once(&key(), &claim, lease, now);
         (lane, grant)
     }
 
@@ -102,7 +121,7 @@ impl TestLane {
         let ((), mut effects) = lane.event(|lane, now, effects| {
             lane.enqueue(waiter, Seen::Nothing, now, effects);
         });
-        let wakeup = contends(&mut effects, claim.home);
+        let wakeup = contends(&mut effects);
         (lane, wakeup, answer)
     }
 
@@ -165,28 +184,20 @@ impl TestLane {
         hold: u64,
         report: Option<oneshot::Sender<Result<(), Error>>>,
     ) -> Effects {
-        let home = Some(here());
         let (_until, effects) = self.event(|lane, now, effects| {
-            lane.release(&key(), grant, release(hold, report, home, now), effects)
+            lane.release(&key(), grant, release(hold, report, now), effects)
         });
         effects
     }
 
     fn take_return(&mut self) -> Option<Order> {
         let due = self.now + RESPONSE_TIMEOUT;
-        self.lane.take_return(here(), self.now, due)
+        self.lane.take_return(self.now, due)
     }
 
     fn returned(&mut self, lease: u64) -> Effects {
         let ((), effects) = self.event(|lane, now, effects| {
-            lane.returned(
-                number(lease),
-                Ok(()),
-                Yielded::ToNobody,
-                here(),
-                now,
-                effects,
-            );
+            lane.returned(number(lease), Ok(()), Yielded::ToNobody, now, effects);
         });
         effects
     }
@@ -197,7 +208,6 @@ impl TestLane {
             counters: 1,
             ttl: RENEWED.ttl,
             sent_at: self.now,
-            home: here(),
         };
         let ((), effects) = self.event(|lane, now, effects| {
             lane.kept(&key(), number(lease), kept, now, effects);
@@ -212,34 +222,31 @@ impl TestLane {
         effects
     }
 
-    fn look(&mut self, home: RuntimeId) -> (Option<Renewal>, Effects) {
-        let (due, effects) = self.event(|lane, now, effects| {
-            let look = Look {
-                home,
-                now,
-                response_timeout: RESPONSE_TIMEOUT,
-            };
-            lane.look(look, effects)
-        });
+    fn look(&mut self) -> (Option<Renewal>, Effects) {
+        let (due, effects) = self.event(Lane::look);
         let mode = self.lane.mode();
-        let renewal = |(lease, ttl)| renewal(LeaseNumber::get(lease), ttl).with_mode(mode);
-        (due.map(renewal), effects)
+        let renewal = match due {
+            Some(Due::Renewal(lease, ttl)) => Some(renewal(lease.get(), ttl).with_mode(mode)),
+            Some(Due::LeftAttempt) => {
+                self.left_attempts += 1;
+                None
+            }
+            None => None,
+        };
+        (renewal, effects)
     }
 
     /// Returns the due renewal, and puts it in flight.
     #[track_caller]
     fn start_renewal(&mut self) -> Renewal {
-        let (due, effects) = self.look(here());
+        let (due, effects) = self.look();
         assert!(effects.is_empty(), "{effects:?}");
         due.expect("a renewal")
     }
 
     /// Returns `true` if a renewal is sent that waited for its turn until `now`.
     fn still_wants(&mut self, renewal: &Renewal, now: Moment) -> bool {
-        let (wants, _) = self.event(|lane, _, effects| {
-            let replied = Replied { home: here(), now };
-            lane.still_wants(renewal, replied, effects)
-        });
+        let (wants, _) = self.event(|lane, _, effects| lane.still_wants(renewal, now, effects));
         wants
     }
 
@@ -250,16 +257,15 @@ impl TestLane {
         outcome: Result<Renewed, BackendError>,
     ) -> Effects {
         let ((), effects) = self.event(|lane, now, effects| {
-            let replied = Replied { home: here(), now };
-            lane.renewed(renewal, sent_at, &outcome, replied, effects);
+            lane.renewed(renewal, sent_at, &outcome, now, effects);
         });
         effects
     }
 
-    /// Returns when the watchdog of the lane's home checks it.
+    /// Returns when the watchdog checks the lane.
     #[track_caller]
     fn next_look(&self) -> Moment {
-        self.lane.next_look().expect("a look").1
+        self.lane.next_look().expect("a look")
     }
 
     fn is_held(&self) -> bool {
@@ -267,12 +273,11 @@ impl TestLane {
     }
 }
 
-/// Returns the rejection of an attempt in this runtime.
+/// Returns the rejection of an attempt.
 fn refused(sent: u64, seen: Seen, place: Place) -> Refused {
     Refused {
         sent: number(sent),
         seen,
         place,
-        home: here(),
     }
 }

@@ -14,9 +14,9 @@ fn grant_not_picked_up_by_deadline_is_withdrawn() {
     let grant = granted(lane.release(&first));
     assert_eq!(lane.next_look(), deadline);
     lane.now = deadline;
-    let (_, mut effects) = lane.look(here());
+    let (_, mut effects) = lane.look();
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
-    returns(&mut effects, here());
+    returns(&mut effects);
     assert!(!grant.is_held(lane.now) && !grant.pick_up(), "too late");
 }
 
@@ -30,11 +30,10 @@ fn grant_picked_up_in_time_stays() {
     };
     let _answer = lane.enqueue(patient);
     let effects = lane.release(&first);
-    assert_eq!(effects.grants[0].given.pick_up, PickUp::Flag);
     let grant = granted(effects);
     assert!(grant.pick_up());
     lane.now = deadline;
-    assert!(lane.look(here()).1.is_empty());
+    assert!(lane.look().1.is_empty());
     assert!(grant.is_held(lane.now));
     assert!(lane.next_look() > deadline);
 }
@@ -50,25 +49,8 @@ fn grouped_grant_not_picked_up_is_withdrawn() {
     let (mut lane, grant) = TestLane::held_by(grouped);
     assert_eq!(lane.next_look(), deadline);
     lane.now = deadline;
-    returns(&mut lane.look(here()).1, here());
+    returns(&mut lane.look().1);
     assert!(!grant.is_held(lane.now));
-}
-
-#[test]
-fn picked_up_grant_moves_to_other_runtime() {
-    let (mut lane, first) = TestLane::held(RENEWED);
-    let _answer = lane.enqueue(from_elsewhere(claim(2, RENEWED)));
-    let effects = lane.release(&first);
-    assert_eq!(effects.grants[0].given.pick_up, PickUp::Event);
-    let grant = granted(effects);
-    assert_eq!(lane.lane.home(), Some(here()));
-    assert!(
-        lane.lane
-            .picked_up(&grant, &from_elsewhere(claim(2, RENEWED)), lane.now)
-    );
-    assert_eq!(lane.lane.home(), Some(elsewhere()));
-    assert!(!lane.lane.is_awaited_elsewhere(), "no other hold");
-    assert!(!grant.is_offered());
 }
 
 /// Returns a grant that two acquires of one owner share and have not picked up.
@@ -86,9 +68,8 @@ fn shared_grant() -> (TestLane, Arc<Grant>, [Claim; 2]) {
     };
     let _answers = [lane.enqueue(one), lane.enqueue(other)];
     let effects = lane.release(&first);
-    let grant = Arc::clone(&effects.grants[0].given.grant);
+    let grant = Arc::clone(&effects.grants[0].grant);
     assert_eq!((effects.grants.len(), grant.holds()), (2, 2));
-    assert_eq!(effects.grants[1].given.pick_up, PickUp::Event);
     (lane, grant, [one, other])
 }
 
@@ -96,58 +77,25 @@ fn shared_grant() -> (TestLane, Arc<Grant>, [Claim; 2]) {
 fn hold_not_picked_up_ends_beside_others() {
     for (picked_up, forgotten) in [(0, 1), (1, 0)] {
         let (mut lane, grant, claims) = shared_grant();
-        assert!(lane.lane.picked_up(&grant, &claims[picked_up], lane.now));
+        assert!(lane.lane.picked_up(&grant, claims[picked_up].hold));
         lane.pass(SECOND - MS);
-        assert!(lane.look(here()).1.is_empty());
+        assert!(lane.look().1.is_empty());
         assert_eq!(grant.holds(), 2);
         lane.pass(MS);
         assert_eq!(lane.next_look(), lane.now);
-        assert!(lane.look(here()).1.work.is_empty());
+        assert!(lane.look().1.work.is_empty());
         assert!(grant.is_held(lane.now));
         assert_eq!(grant.holds(), 1);
         assert!(
-            !lane.lane.picked_up(&grant, &claims[forgotten], lane.now),
+            !lane.lane.picked_up(&grant, claims[forgotten].hold),
             "too late"
         );
         let (report, _reported) = oneshot::channel();
         let effects = lane.release_hold(&grant, claims[forgotten].hold, Some(report));
         assert!(effects.reports[0].1.is_err() && lane.is_held());
         let mut effects = lane.release_hold(&grant, claims[picked_up].hold, None);
-        returns(&mut effects, here());
+        returns(&mut effects);
     }
-}
-
-#[test]
-fn companion_leaves_lane_in_home_of_first_hold() {
-    let (mut lane, first) = TestLane::held(RENEWED);
-    let one = claim(2, RENEWED);
-    let other = Claim {
-        owner: one.owner,
-        ..from_elsewhere(claim(3, RENEWED))
-    };
-    let _answers = [lane.enqueue(one), lane.enqueue(other)];
-    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
-    assert!(grant.pick_up() && lane.lane.picked_up(&grant, &other, lane.now));
-    assert_eq!(lane.lane.home(), Some(here()));
-}
-
-#[test]
-fn companion_renews_after_first_hold_moved_lane() {
-    let (mut lane, first) = TestLane::held(RENEWED);
-    let one = from_elsewhere(claim(2, RENEWED));
-    let other = Claim {
-        owner: one.owner,
-        ..claim(3, RENEWED)
-    };
-    let _answers = [lane.enqueue(one), lane.enqueue(other)];
-    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
-    assert!(lane.lane.picked_up(&grant, &one, lane.now));
-    assert!(lane.lane.picked_up(&grant, &other, lane.now));
-    assert_eq!(lane.lane.home(), Some(elsewhere()));
-    // The runtime of the first hold is blocked.
-    lane.lane.mark_suspect(lane.now);
-    lane.pass(TAKE_OVER);
-    assert!(lane.look(here()).0.is_some());
 }
 
 /// Returns a grant with a renewed first hold that is not picked up within a second, and a fixed one that
@@ -163,8 +111,8 @@ fn half_forgotten() -> (TestLane, Arc<Grant>) {
         ..claim(3, FIXED)
     };
     let _answers = [lane.enqueue(forgotten), lane.enqueue(claimed)];
-    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
-    assert!(lane.lane.picked_up(&grant, &claimed, lane.now));
+    let grant = Arc::clone(&lane.release(&first).grants[0].grant);
+    assert!(lane.lane.picked_up(&grant, claimed.hold));
     (lane, grant)
 }
 
@@ -174,7 +122,7 @@ fn terms_of_unclaimed_hold_do_not_apply() {
     let own_end = crate::lock::lease::valid_until(lane.now, FIXED.ttl);
     assert!(grant.valid_until() > own_end);
     lane.pass(SECOND);
-    assert!(lane.look(here()).1.work.is_empty());
+    assert!(lane.look().1.work.is_empty());
     assert_eq!(grant.valid_until(), own_end);
 }
 
@@ -182,9 +130,9 @@ fn terms_of_unclaimed_hold_do_not_apply() {
 fn unclaimed_grant_is_withdrawn_once() {
     let (mut lane, grant, claims) = shared_grant();
     lane.pass(SECOND);
-    returns(&mut lane.look(here()).1, here());
+    returns(&mut lane.look().1);
     for claim in &claims {
-        assert!(!lane.lane.picked_up(&grant, claim, lane.now));
+        assert!(!lane.lane.picked_up(&grant, claim.hold));
     }
 }
 
@@ -193,29 +141,13 @@ fn moved_end_of_unclaimed_hold_wakes_loss_future() {
     let (mut lane, grant) = half_forgotten();
     lane.pass(SECOND);
     // The loss future sleeps until the later end.
-    let (_, effects) = lane.look(here());
+    let (_, effects) = lane.look();
     assert!(
         effects
             .losses
             .iter()
             .any(|lost| Arc::ptr_eq(&lost.grant, &grant))
     );
-}
-
-#[test]
-fn companion_of_blocked_runtime_renews() {
-    let (mut lane, first) = TestLane::held(RENEWED);
-    let one = claim(2, RENEWED);
-    let other = Claim {
-        owner: one.owner,
-        ..from_elsewhere(claim(3, RENEWED))
-    };
-    let _answers = [lane.enqueue(one), lane.enqueue(other)];
-    let grant = Arc::clone(&lane.release(&first).grants[0].given.grant);
-    assert!(grant.pick_up() && lane.lane.picked_up(&grant, &other, lane.now));
-    lane.lane.mark_suspect(lane.now);
-    lane.pass(TAKE_OVER);
-    assert!(lane.look(elsewhere()).0.is_some());
 }
 
 #[test]
@@ -231,7 +163,7 @@ fn released_hold_of_group_is_not_withdrawn() {
     // The group was dropped while it waited for another key.
     assert!(lane.release(&grant).work.is_empty());
     lane.now = deadline;
-    assert!(lane.look(here()).1.is_empty());
+    assert!(lane.look().1.is_empty());
     assert!(grant.is_held(lane.now));
 }
 
@@ -251,7 +183,7 @@ fn released_hold_of_group_leaves_others_unclaimed() {
     // The group was dropped while it waited for another key.
     assert!(lane.release_hold(&grant, 2, None).work.is_empty());
     lane.now = deadline;
-    assert!(lane.look(here()).1.work.is_empty());
+    assert!(lane.look().1.work.is_empty());
     assert_eq!(grant.holds(), 1);
-    assert!(!lane.lane.picked_up(&grant, &grouped(3), lane.now));
+    assert!(!lane.lane.picked_up(&grant, 3));
 }

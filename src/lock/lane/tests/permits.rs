@@ -15,9 +15,8 @@ const fn permit(limit: u16) -> Terms {
 /// Returns a lane whose first claim, below the limit 3, waits in the queue of the backend under lease 3.
 fn queued() -> (TestLane, Wakeup, Answer) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, permit(3)));
-    let due = lane.now + RESPONSE_TIMEOUT;
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.begin_attempt(&wakeup, number(3), now, due, effects);
+        lane.begin_attempt(&wakeup, number(3), now, effects);
         let place = Place::In(QueuePlace {
             lease: number(3),
             mode: Mode::Permit,
@@ -35,7 +34,7 @@ fn queued() -> (TestLane, Wakeup, Answer) {
 fn permit_being_returned_is_not_taken_back() {
     for limit in [1, 2, 3] {
         let (mut lane, grant) = TestLane::held(permit(2));
-        returns(&mut lane.release(&grant), here());
+        returns(&mut lane.release(&grant));
         let entered = lane.enter(again(2, permit(limit)));
         assert!(matches!(entered, Entered::Occupied), "{entered:?}");
     }
@@ -49,7 +48,7 @@ fn permit_below_larger_limit_is_surrendered() {
         assert!(lane.lane.leave(1).is_some());
         let lease = lane.lease(3, 100, permit(3));
         let ((), effects) = lane.event(|lane, now, effects| {
-            lane.granted(&key(), &wakeup, lease, here(), now, effects);
+            lane.granted(&key(), &wakeup, lease, now, effects);
         });
         assert_eq!(effects.grants.len(), usize::from(is_granted), "{limit}");
         assert_eq!(lane.is_held(), is_granted);
@@ -63,9 +62,8 @@ fn place_of_other_limit_is_left() {
         let (mut lane, wakeup, _answer) = queued();
         lane.queue(2, permit(limit));
         assert!(lane.lane.leave(1).is_some());
-        let due = lane.now + RESPONSE_TIMEOUT;
-        let (begun, effects) = lane
-            .event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, due, effects));
+        let (begun, effects) =
+            lane.event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, effects));
         let lease = number(if kept { 3 } else { 4 });
         assert_eq!(begun.map(|(lease, _)| lease), Some(lease), "{limit}");
         assert_eq!(effects.work.is_empty(), kept);

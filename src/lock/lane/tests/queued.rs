@@ -4,9 +4,8 @@ use super::*;
 use crate::lock::lease::LeaseNumber;
 
 fn contend_as(lane: &mut TestLane, wakeup: &Wakeup, fresh: u64) -> Option<LeaseNumber> {
-    let (begun, effects) = lane.event(|lane, now, effects| {
-        lane.begin_attempt(wakeup, number(fresh), now, now + RESPONSE_TIMEOUT, effects)
-    });
+    let (begun, effects) =
+        lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(fresh), now, effects));
     assert!(effects.is_empty(), "{effects:?}");
     begun.map(|(lease, _)| lease)
 }
@@ -29,10 +28,10 @@ fn queued() -> (TestLane, Wakeup, Answer) {
 
 /// Releases lease 1 of the holder, for `yielded`.
 fn yield_to(lane: &mut TestLane, grant: &Arc<Grant>, yielded: Yielded) -> Effects {
-    returns(&mut lane.release(grant), here());
+    returns(&mut lane.release(grant));
     assert!(lane.take_return().is_some());
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.returned(number(1), Ok(()), yielded, here(), now, effects);
+        lane.returned(number(1), Ok(()), yielded, now, effects);
     });
     effects
 }
@@ -68,9 +67,8 @@ fn attempts_in_queue_share_lease() {
 fn last_waiter_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     assert!(lane.lane.leave(1).is_some());
-    let (begun, mut effects) = lane.event(|lane, now, effects| {
-        lane.begin_attempt(&wakeup, number(4), now, now + RESPONSE_TIMEOUT, effects)
-    });
+    let (begun, mut effects) =
+        lane.event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, effects));
     assert!(begun.is_none() && lane.lane.is_idle());
     leaves(&mut effects, 3);
 }
@@ -88,7 +86,7 @@ fn permanent_error_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     let error = Error::new(ErrorKind::Misconfigured);
     let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.refused_for_good(&wakeup, Mode::Exclusive, &error, here(), now, effects);
+        lane.refused_for_good(&wakeup, Mode::Exclusive, &error, now, effects);
     });
     assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
     leaves(&mut effects, 3);
@@ -96,37 +94,23 @@ fn permanent_error_leaves_queue() {
 
 /// Drops the task with its runtime.
 fn abandon(lane: &mut TestLane, wakeup: &Wakeup) -> Effects {
-    let error = Error::new(ErrorKind::Unavailable);
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.abandon(wakeup, here(), &error, now, effects);
-    });
-    assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
+    let (drove, effects) = lane.event(|lane, now, effects| lane.abandon(wakeup, now, effects));
+    assert!(drove && effects.rejections.is_empty());
     effects
 }
 
 #[test]
 fn dropped_task_hands_place_on() {
     let (mut lane, wakeup, _answer) = queued();
-    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
-    let next = contends(&mut abandon(&mut lane, &wakeup), elsewhere());
-    assert_eq!(contend_as(&mut lane, &next, 4), Some(number(3)));
-}
-
-#[test]
-fn replaced_task_hands_place_on() {
-    let (mut lane, wakeup, _answer) = queued();
-    let _other = lane.enqueue(from_elsewhere(claim(2, RENEWED)));
-    let (pause, _) = lane.event(|lane, now, effects| lane.pause(&wakeup, now, now, effects));
-    assert!(pause.is_some());
-    // Its runtime does not run.
-    lane.pass(TAKE_OVER);
-    let next = contends(&mut lane.look(elsewhere()).1, elsewhere());
+    lane.enqueue(claim(2, RENEWED));
+    let next = contends(&mut abandon(&mut lane, &wakeup));
     assert_eq!(contend_as(&mut lane, &next, 4), Some(number(3)));
 }
 
 #[test]
 fn dropped_task_without_waiters_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
+    assert!(lane.lane.leave(1).is_some());
     leaves(&mut abandon(&mut lane, &wakeup), 3);
     assert!(lane.lane.is_idle());
 }
@@ -135,7 +119,7 @@ fn dropped_task_without_waiters_leaves_queue() {
 #[test]
 fn dropped_attempt_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
-    lane.enqueue(from_elsewhere(claim(2, RENEWED)));
+    lane.enqueue(claim(2, RENEWED));
     assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
     let mut effects = abandon(&mut lane, &wakeup);
     let Work::Contend { wakeup: next, .. } = effects.work.remove(1) else {
@@ -177,7 +161,7 @@ fn waiting_after_transfer() -> (TestLane, Wakeup) {
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.enqueue(waiter, Seen::Nothing, now, effects);
     });
-    let wakeup = contends(&mut effects, here());
+    let wakeup = contends(&mut effects);
     (lane, wakeup)
 }
 
@@ -201,10 +185,11 @@ fn waiter_without_attempt_leaves_turn_to_others() {
 }
 
 #[test]
-fn ended_runtime_leaves_turn_to_others() {
+fn dropped_loop_leaves_turn_to_others() {
     for (passes, yields) in [(4 * MS, true), (5 * MS, false)] {
         let (mut lane, wakeup) = waiting_after_transfer();
         lane.pass(passes);
+        assert!(lane.lane.leave(2).is_some());
         assert!(abandon(&mut lane, &wakeup).is_empty());
         assert_eq!(lane.lane.is_yielding(), yields);
         assert_eq!(lane.lane.is_idle(), !yields);
@@ -233,13 +218,13 @@ fn rejected_single_attempt_leaves_turn_to_others() {
         let (mut lane, grant) = TestLane::held(RENEWED);
         assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
         let single = once(2, &lane);
-        let attempt = Arc::<InlineAttempt>::default();
-        lane.lane.contend_inline(&attempt, &single, lane.now);
+        let (waiter, _answer) = waiter(single);
+        let (attempt, first) = ((number(2), RENEWED.ttl), lane.first(None));
+        let wakeup = lane.lane.attempt_first(waiter, attempt, first);
         lane.pass(passes);
-        let (begun, effects) = lane.event(|lane, now, effects| {
-            lane.inline_leaves(None, Seen::Busy(now), here(), now, now, effects)
-        });
-        assert!(begun.is_none() && effects.is_empty());
+        let busy = Seen::Busy(lane.now);
+        let effects = lane.refuse_first(&wakeup, 2, busy);
+        assert_eq!((effects.rejections.len(), effects.work.len()), (1, 0));
         assert_eq!(lane.lane.is_yielding(), yields);
         assert_eq!(lane.lane.is_idle(), !yields);
     }
@@ -250,10 +235,10 @@ fn lane_is_idle_soon_after_transfer() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
     assert!(lane.lane.is_yielding());
-    let (_, at) = lane.lane.next_look().expect("a check");
+    let at = lane.next_look();
     assert!(at <= lane.now + 20 * MS);
     lane.now = at;
-    assert!(lane.look(here()).1.is_empty());
+    assert!(lane.look().1.is_empty());
     assert!(lane.lane.is_idle() && !lane.lane.is_yielding());
 }
 
@@ -271,7 +256,7 @@ fn waiters_contend_under_place_behind_others() {
     let (mut lane, grant) = TestLane::held(FIXED);
     let _answer = lane.enqueue(claim(2, RENEWED));
     let place = Yielded::behind(Some(place(9)));
-    let wakeup = contends(&mut yield_to(&mut lane, &grant, place), here());
+    let wakeup = contends(&mut yield_to(&mut lane, &grant, place));
     assert_eq!(contend_as(&mut lane, &wakeup, 10), Some(number(9)));
 }
 
@@ -287,7 +272,7 @@ fn place_in_late_reply_is_left() {
     let mut lane = TestLane::idle();
     let place = Yielded::behind(Some(place(9)));
     let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.returned(number(1), Ok(()), place, here(), now, effects);
+        lane.returned(number(1), Ok(()), place, now, effects);
     });
     leaves(&mut effects, 9);
 }

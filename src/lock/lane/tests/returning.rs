@@ -9,7 +9,7 @@ pub(super) fn keeping() -> (TestLane, Reported) {
     lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
     lane.queue(2, RENEWED);
     let (report, reported) = oneshot::channel();
-    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    returns(&mut lane.release_hold(&grant, 1, Some(report)));
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
     (lane, reported)
 }
@@ -20,7 +20,7 @@ fn kept_lease_without_waiter_is_released_first() {
     assert!(lane.lane.leave(2).is_some());
     let mut effects = lane.kept(1, 200);
     assert!(effects.reports.is_empty());
-    returns(&mut effects, here());
+    returns(&mut effects);
     assert_eq!(reported.try_recv().unwrap_err(), TryRecvError::Empty);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
     assert!(lane.returned(1).reports[0].1.is_ok());
@@ -31,17 +31,16 @@ fn kept_lease_for_other_terms_is_released() {
     let (mut lane, _reported) = keeping();
     lane.queue(3, FIXED);
     assert!(lane.lane.leave(2).is_some());
-    returns(&mut lane.kept(1, 200), here());
+    returns(&mut lane.kept(1, 200));
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
 
 #[test]
 fn lease_released_twice_is_not_kept() {
     let (mut lane, _reported) = keeping();
-    // The runtime has ended, and another one sends a release.
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.adopt(here(), elsewhere(), now, effects);
-    });
+    // Its runtime blocks, and home sends a release.
+    lane.pass(RESPONSE_TIMEOUT + 10 * MS);
+    let effects = lane.look().1;
     assert!(matches!(effects.work[0], Work::ReturnAgain(..)));
     let effects = lane.kept(1, 200);
     assert!(effects.is_empty(), "the release in flight frees the key");
@@ -61,7 +60,7 @@ fn lease_kept_without_counter_hands_off_tokens() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.queue(2, RENEWED);
     lane.pass(SECOND);
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     let order = lane.take_return();
     assert!(matches!(order, Some(Order::ReleaseOrKeep(order)) if !order.needs_counter));
     let next = granted(lane.kept(1, None));
@@ -76,7 +75,7 @@ fn lease_without_tokens_needs_counter() {
     assert_eq!(grant.token(), FencingToken::new(200, TOKENS, 0));
     lane.lane.join_group(&grant, &claim(2, RENEWED), lane.now);
     lane.queue(3, RENEWED);
-    returns(&mut lane.release_hold(&grant, 2, None), here());
+    returns(&mut lane.release_hold(&grant, 2, None));
     let order = lane.take_return();
     assert!(matches!(order, Some(Order::ReleaseOrKeep(order)) if order.needs_counter));
 }
@@ -86,18 +85,22 @@ fn endless_return_is_reported_unavailable() {
     for sent in [false, true] {
         let (mut lane, grant) = TestLane::held(RENEWED);
         let (report, _reported) = oneshot::channel();
-        returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
-        assert!(!sent || lane.take_return().is_some());
+        returns(&mut lane.release_hold(&grant, 1, Some(report)));
+        if sent {
+            assert!(lane.take_return().is_some());
+            lane.pass(RESPONSE_TIMEOUT + 10 * MS);
+            assert!(matches!(work(&mut lane.look().1), Work::ReturnAgain(_)));
+        }
         assert!(!lane.lane.is_return_over(lane.now));
         lane.now = lane.next_look();
         assert!(lane.lane.is_return_over(lane.now));
-        let (due, effects) = lane.look(here());
+        let (due, effects) = lane.look();
         assert!(due.is_none());
         let outcome = effects.reports[0].1.as_ref().map_err(Error::kind);
         assert_eq!(outcome, Err(ErrorKind::Unavailable));
         assert!(lane.lane.is_idle());
         let resolves =
-            |work: &Work| matches!(work, Work::ResolveGranted(it, _) if it.lease == number(1));
+            |work: &Work| matches!(work, Work::ResolveGranted(it) if it.lease == number(1));
         assert_eq!(
             effects.work.iter().filter(|it| resolves(it)).count(),
             usize::from(!sent)
@@ -109,13 +112,13 @@ fn endless_return_is_reported_unavailable() {
 fn reply_to_earlier_return_changes_nothing() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(!lane.lane.is_returning());
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     assert!(lane.take_return().is_some());
     assert!(lane.returned(7).is_empty());
     assert!(lane.lane.is_returning());
     // The backend has extended a lease that the lane does not hold.
     let work = work(&mut lane.kept(7, 200));
-    assert!(matches!(work, Work::ResolveGranted(it, _) if it.lease == number(7)));
+    assert!(matches!(work, Work::ResolveGranted(it) if it.lease == number(7)));
     assert!(lane.lane.is_returning());
 }
 
@@ -123,7 +126,7 @@ fn reply_to_earlier_return_changes_nothing() {
 fn absent_lease_counts_as_returned_in_time() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let end = grant.valid_until();
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     let in_time = |lane: &mut TestLane, at| lane.lane.returned_absent(number(1), at).is_ok();
     lane.lane.return_is_resent(number(1));
     assert!(!in_time(&mut lane, end.before(MS)), "not sent");
@@ -141,11 +144,10 @@ fn absent_lease_counts_as_returned_in_time() {
 #[test]
 fn first_release_after_second_counts_as_returned() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    returns(&mut lane.release(&grant), here());
+    returns(&mut lane.release(&grant));
     assert!(lane.take_return().is_some());
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.adopt(here(), elsewhere(), now, effects);
-    });
+    lane.pass(RESPONSE_TIMEOUT + 10 * MS);
+    let effects = lane.look().1;
     assert!(matches!(effects.work[0], Work::ReturnAgain(..)));
     assert!(lane.lane.returned_absent(number(1), lane.now).is_ok());
 }
@@ -155,11 +157,11 @@ fn release_future_ends_with_lease() {
     let (mut lane, grant) = TestLane::held(SHORT);
     let (report, mut reported) = oneshot::channel();
     lane.now = grant.valid_until().before(MS);
-    returns(&mut lane.release_hold(&grant, 1, Some(report)), here());
+    returns(&mut lane.release_hold(&grant, 1, Some(report)));
     assert!(lane.take_return().is_some());
     lane.now = lane.next_look();
     assert!(lane.now < grant.valid_until() + SECOND);
-    let effects = lane.look(here()).1;
+    let effects = lane.look().1;
     assert_eq!(effects.reports.len(), 1);
     drop(effects);
     assert!(reported.try_recv().is_err());
@@ -176,9 +178,8 @@ fn waiter_of_overdue_return_sees_silence() {
     lane.pass(MS);
     // The second release changes nothing.
     lane.lane.return_is_resent(number(1));
-    let ((), _effects) = lane.event(|lane, now, effects| {
-        lane.adopt(here(), elsewhere(), now, effects);
-    });
+    lane.pass(10 * MS);
+    let _effects = lane.look().1;
     assert!(lane.lane.why_not(lane.now).is_unavailable());
 }
 
@@ -190,7 +191,7 @@ fn failed_renewal_before_return_is_unavailable() {
     assert!(lane.release(&grant).work.is_empty());
     assert!(lane.lane.why_not(lane.now).is_busy());
     let error = BackendError::unknown("no reply");
-    returns(&mut lane.renewed(&renewal, lane.now, Err(error)), here());
+    returns(&mut lane.renewed(&renewal, lane.now, Err(error)));
     assert!(lane.take_return().is_some());
     assert!(lane.lane.why_not(lane.now).is_unavailable());
 }
@@ -202,7 +203,7 @@ fn rejected_renewal_before_return_is_misconfigured() {
     let renewal = lane.start_renewal();
     assert!(lane.release(&grant).work.is_empty());
     let error = BackendError::refused(BackendErrorKind::Misconfigured, "no permission");
-    returns(&mut lane.renewed(&renewal, lane.now, Err(error)), here());
+    returns(&mut lane.renewed(&renewal, lane.now, Err(error)));
     assert!(lane.take_return().is_some());
     let why_not = lane.lane.why_not(lane.now);
     assert_eq!(why_not.kind(), ErrorKind::Misconfigured);
@@ -215,7 +216,7 @@ fn waiter_of_failed_return_sees_its_error() {
     let error = || BackendError::refused(BackendErrorKind::Unavailable, "NOREPLICAS");
     let ((), effects) = lane.event(|lane, now, effects| {
         let (lease, failed) = (number(1), Err(error().into()));
-        lane.returned(lease, failed, Yielded::ToNobody, here(), now, effects);
+        lane.returned(lease, failed, Yielded::ToNobody, now, effects);
         lane.return_failed(error());
     });
     assert!(effects.reports[0].1.is_err());

@@ -1,6 +1,7 @@
 //! Owners that share a lease.
 
 use super::*;
+use crate::lock::effect::{Given, Granted};
 use crate::observe::LostReason;
 
 pub(super) const SHARED: Terms = Terms {
@@ -44,7 +45,7 @@ fn owners_join_shared_lease_without_command() {
     // The lease is returned after the last release.
     assert!(lane.release(&first).work.is_empty());
     assert!(lane.is_held() && second.is_held(lane.now));
-    returns(&mut lane.release_hold(&second, 2, None), here());
+    returns(&mut lane.release_hold(&second, 2, None));
 }
 
 #[test]
@@ -77,7 +78,8 @@ fn waiter_stops_joins_until_it_leaves() {
     let ((), mut effects) = lane.event(|lane, now, effects| lane.admit(&key(), now, effects));
     assert_eq!(effects.grants.len(), 1);
     let granted = effects.grants.remove(0);
-    assert!(granted.reply.send(Ok(granted.given)).is_ok());
+    let Granted { grant, queued, .. } = granted;
+    assert!(granted.reply.send(Ok(Given { grant, queued })).is_ok());
     assert!(reader.try_recv().is_ok());
 }
 
@@ -86,7 +88,7 @@ fn join_after_old_reply_makes_renewal_due() {
     let (mut lane, _first) = held_shared();
     lane.pass(49 * MS);
     let _second = lane.join(claim(2, SHARED));
-    assert!(lane.look(here()).0.is_none(), "the grant is a reply");
+    assert!(lane.look().0.is_none(), "the grant is a reply");
     lane.pass(MS);
     let _third = lane.join(claim(3, SHARED));
     let renewal = lane.start_renewal();
@@ -116,8 +118,9 @@ fn wanted_lease_is_closed_until_renewal_opens_it() {
     lane.pass(250 * MS);
     let mut effects = lane.renew_with(Renewed::Renewed);
     let granted = effects.grants.remove(0);
-    assert_eq!(granted.given.grant.token(), first.token());
-    assert!(granted.reply.send(Ok(granted.given)).is_ok());
+    assert_eq!(granted.grant.token(), first.token());
+    let Granted { grant, queued, .. } = granted;
+    assert!(granted.reply.send(Ok(Given { grant, queued })).is_ok());
     assert!(reader.try_recv().is_ok());
 }
 
@@ -127,7 +130,7 @@ fn closed_lease_is_not_handed_off() {
     lane.pass(RENEWED.ttl.get() / 3);
     assert!(lane.renew_with(Renewed::Wanted).is_empty());
     lane.queue(2, SHARED);
-    returns(&mut lane.release(&first), here());
+    returns(&mut lane.release(&first));
     // The release is sent, and no reader takes the lease back: others wait.
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
@@ -173,7 +176,7 @@ fn owner_reaches_its_own_limit_alone() {
         };
         lane.pass(SECOND);
         assert_eq!(lane.next_look(), lane.now);
-        let (due, effects) = lane.look(here());
+        let (due, effects) = lane.look();
         assert!(due.is_none());
         assert_eq!(effects.losses.len(), 1);
         assert_eq!(limited.lost_reason(lane.now), Some(LostReason::MaxHold));
@@ -290,7 +293,7 @@ fn granted_attempt_serves_adjacent_readers() {
     }
     let lease = lane.lease(1, 100, SHARED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), &wakeup, lease, here(), now, effects);
+        lane.granted(&key(), &wakeup, lease, now, effects);
     });
     let granted: Vec<_> = effects.grants.iter().map(|it| it.hold).collect();
     assert_eq!(granted, [1, 2]);
@@ -313,17 +316,17 @@ fn rejected_single_attempt_admits_readers_behind_it() {
     queue(&mut lane);
     let lease = lane.lease(1, 100, SHARED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), &wakeup, lease, here(), now, effects);
+        lane.granted(&key(), &wakeup, lease, now, effects);
     });
     assert_eq!(granted(&effects), [1, 3]);
     assert_eq!(effects.rejections.len(), 1);
 
-    let (mut lane, _attempt) = TestLane::attempting(claim(1, SHARED));
+    let (mut lane, wakeup, _answer) = TestLane::attempting(claim(1, SHARED));
     queue(&mut lane);
     let lease = lane.lease(1, 100, SHARED);
-    let (_grant, effects) = lane.event(|lane, now, effects| {
-        lane.granted_inline(&key(), &claim(1, SHARED), lease, now, effects)
+    let ((), effects) = lane.event(|lane, now, effects| {
+        lane.granted(&key(), &wakeup, lease, now, effects);
     });
-    assert_eq!(granted(&effects), [3]);
+    assert_eq!(granted(&effects), [1, 3]);
     assert_eq!(lane.lane.waiters(), 0);
 }

@@ -1,20 +1,27 @@
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 
-use tokio::task::yield_now;
+use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::LockManager;
+use crate::backend::Erased;
 use crate::backend::Memory;
 use crate::lock::effect::Outgoing;
-use crate::lock::tests::{MS, RENEWED, SECOND, Slow, engine_of, key, number, runtime};
+use crate::lock::options::Options;
+use crate::lock::tests::{MS, RENEWED, SECOND, Slow, key, number};
 
 /// The command may have entered the queue of the backend.
 #[test]
 fn place_of_release_in_ended_runtime_is_left() {
-    let [ends, stays] = [runtime(), runtime()];
-    let (engine, [home, _]) = engine_of([&ends, &stays]);
+    let backend = Erased::new(Slow {
+        release_takes: SECOND,
+        ..Slow::default()
+    });
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let ends = Builder::new_multi_thread().enable_all().build();
+    let ends = ends.expect("a runtime");
     let ttl = RENEWED.ttl;
     let order = ReleaseOrKeep {
         outgoing: Outgoing {
@@ -25,8 +32,8 @@ fn place_of_release_in_ended_runtime_is_left() {
         counters: 1,
         needs_counter: false,
     };
-    start_release_or_keep(&engine, key(), order, home.id);
-    ends.block_on(yield_now());
+    let started = Arc::clone(&engine);
+    ends.block_on(async move { start_release_or_keep(&started, key(), order) });
     assert_eq!(engine.unresolved(), 0);
     drop(ends);
     assert_eq!(engine.unresolved(), 1);

@@ -19,7 +19,7 @@ async fn emptied_completes_with_last_lane() {
 async fn emptied_awaits_work_of_idle_lane() {
     let (lanes, mut effects) = (lanes(), Effects::default());
     lanes.with(&key(0), &mut effects, |_, effects| {
-        effects.leave(number(1), here());
+        effects.leave(number(1));
     });
     let mut emptied = pin!(lanes.emptied());
     assert!(timeout(SECOND, &mut emptied).await.is_err());

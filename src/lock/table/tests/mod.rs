@@ -7,55 +7,48 @@ mod shards;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::*;
-use crate::lock::attempt::InlineAttempt;
-use crate::lock::claim::Claim;
+use crate::lock::claim::{Claim, Deadline};
 use crate::lock::effect::Work;
 use crate::lock::few::Few;
 use crate::lock::grant::Grant;
-use crate::lock::lane::{Look, Seen};
+use crate::lock::lane::Seen;
 use crate::lock::lease::Lease;
 use crate::lock::tests::{
-    FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, elsewhere, from_elsewhere, here,
-    number, waiter,
+    FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, number, waiter,
 };
 use crate::lock::yielded::Yielded;
 
 const TTL: Duration = RENEWED.ttl.get();
 
 fn lanes() -> Lanes {
-    Lanes::new(RESPONSE_TIMEOUT)
+    Lanes::new()
 }
 
 fn key(nth: usize) -> LockKey {
     LockKey::new(format!("key {nth}"))
 }
 
-/// Applies an event. Returns the deadlines of which watchdogs have to be notified.
+/// Applies an event. Returns the deadlines of which the watchdog has to be notified.
 fn event<R>(
     lanes: &Lanes,
     key: &LockKey,
     event: impl FnOnce(&mut Lane, &mut Effects) -> R,
-) -> (R, Vec<(RuntimeId, Moment)>) {
+) -> (R, Vec<Moment>) {
     let mut effects = Effects::default();
     let result = lanes.with(key, &mut effects, event);
     (result, effects.deadlines.to_vec())
 }
 
 /// Acquires a free key, as with a backend that replies at once.
-fn acquire(
-    lanes: &Lanes,
-    key: &LockKey,
-    claim: Claim,
-    now: Moment,
-) -> (Arc<Grant>, Vec<(RuntimeId, Moment)>) {
-    event(lanes, key, |lane, effects| {
-        lane.contend_inline(&Arc::<InlineAttempt>::default(), &claim, now);
+fn acquire(lanes: &Lanes, key: &LockKey, claim: Claim, now: Moment) -> (Arc<Grant>, Vec<Moment>) {
+    event(lanes, key, |lane, _| {
         let lease = Lease::new(number(1), 100, TOKENS, claim.terms, now);
-        lane.granted_inline(key, &claim, lease, now, effects)
+        lane.granted_at_once(key, &claim, lease, now)
     })
 }
 
@@ -75,29 +68,22 @@ fn return_to(
     now: Moment,
     effects: &mut Effects,
 ) {
-    let release = crate::lock::tests::release(1, None, None, now);
+    let release = crate::lock::tests::release(1, None, now);
     lane.release(key, grant, release, effects);
     let due = now + RESPONSE_TIMEOUT;
-    assert!(lane.take_return(here(), now, due).is_some());
+    assert!(lane.take_return(now, due).is_some());
     // The return is done here.
     effects.work = Few::Empty;
-    lane.returned(number(1), Ok(()), yielded, here(), now, effects);
+    lane.returned(number(1), Ok(()), yielded, now, effects);
 }
 
-fn look(lanes: &Lanes, home: RuntimeId, now: Moment) -> Round {
-    lanes.look(Look {
-        home,
-        now,
-        response_timeout: RESPONSE_TIMEOUT,
-    })
+fn look(lanes: &Lanes, now: Moment) -> Round {
+    lanes.look(now, || {})
 }
 
-/// Returns the number of entries in the index of this runtime.
-fn entries(lanes: &Lanes, home: RuntimeId) -> usize {
-    let lens = lanes
-        .shards
-        .iter()
-        .map(|shard| lock(shard).deadlines.len(home));
+/// Returns the number of entries in the index.
+fn entries(lanes: &Lanes) -> usize {
+    let lens = lanes.shards.iter().map(|shard| lock(shard).deadlines.len());
     lens.sum()
 }
 

@@ -22,13 +22,13 @@ fn look_pops_only_what_is_due() {
     acquire(&lanes, early, claim(1, RENEWED), now);
     acquire(&lanes, late, claim(1, RENEWED), now + 5 * SECOND);
     let due = now + TTL / 3;
-    let round = look(&lanes, here(), due.before(MS));
+    let round = look(&lanes, due.before(MS));
     assert!(round.renewals.is_empty());
     assert_eq!(round.next, Some(due));
-    let round = look(&lanes, here(), due);
+    let round = look(&lanes, due);
     assert_eq!(keys(&round), [early]);
     assert_eq!(round.next, Some(due + 5 * SECOND));
-    assert_eq!(keys(&look(&lanes, here(), due + 5 * SECOND)).len(), 1);
+    assert_eq!(keys(&look(&lanes, due + 5 * SECOND)).len(), 1);
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn look_joins_renewals_due_soon() {
     }
     // Without a due renewal, none joins.
     let due = now + TTL / 3;
-    assert!(look(&lanes, here(), due.before(MS)).renewals.is_empty());
-    let round = look(&lanes, here(), due);
+    assert!(look(&lanes, due.before(MS)).renewals.is_empty());
+    let round = look(&lanes, due);
     assert_eq!(keys(&round), [&all[0], &all[1], &all[2]]);
     assert_eq!(round.next, Some(due + (early + MS)));
 }
@@ -56,16 +56,14 @@ fn look_drops_idle_lanes() {
         lane.release(
             &key(1),
             &grant,
-            crate::lock::tests::release(1, None, None, now),
+            crate::lock::tests::release(1, None, now),
             effects,
         )
     });
     // The return never ends.
-    let expired = look(&lanes, here(), now + TTL / 3)
-        .next
-        .expect("a deadline");
+    let expired = look(&lanes, now + TTL / 3).next.expect("a deadline");
     assert!(!lanes.is_empty());
-    assert_eq!(look(&lanes, here(), expired).next, None);
+    assert_eq!(look(&lanes, expired).next, None);
     assert!(lanes.is_empty());
 }
 
@@ -74,23 +72,6 @@ fn single_renewal_is_sent_at_due_time() {
     let (lanes, now) = (lanes(), Moment::now());
     acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let due = now + TTL / 3;
-    assert!(look(&lanes, here(), due.before(MS)).renewals.is_empty());
-    assert_eq!(keys(&look(&lanes, here(), due)).len(), 1);
-}
-
-#[test]
-fn check_reports_deadline_of_other_runtime() {
-    let (lanes, now) = (lanes(), Moment::now());
-    let (one, _answer) = waiter(claim(1, RENEWED));
-    let (other, _answer) = waiter(from_elsewhere(claim(2, RENEWED)));
-    for waiter in [one, other] {
-        event(&lanes, &key(1), |lane, effects| {
-            lane.enqueue(waiter, Seen::Nothing, now, effects);
-        });
-    }
-    // The task of this runtime does not run, so another one replaces it.
-    let mut round = look(&lanes, elsewhere(), now + 10 * MS);
-    let (_key, effects) = round.effects.remove(0);
-    let homes: Vec<_> = effects.deadlines.iter().map(|(home, _)| *home).collect();
-    assert_eq!(homes, [here()]);
+    assert!(look(&lanes, due.before(MS)).renewals.is_empty());
+    assert_eq!(keys(&look(&lanes, due)).len(), 1);
 }

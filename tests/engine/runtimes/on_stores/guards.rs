@@ -6,9 +6,78 @@ use std::thread;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::stopped::{LATE, LEASE, Other, POLL, current_thread, in_each_case, is_served};
+use super::stopped::{
+    LATE, LEASE, Other, POLL, current_thread, in_each_case, is_served, on_each_store,
+};
 use crate::support::engine::MS;
 use crate::support::other_runtime::park_until_ready;
+
+/// All threads of a runtime block for twice the lease.
+#[test]
+fn blocking_handlers_lose_no_guard() {
+    const HANDLERS: usize = 2;
+    on_each_store(|here, there| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(HANDLERS).enable_all().build();
+        let runtime = runtime.unwrap();
+        let handlers = [0, 1].map(|handler| {
+            let locks = here.clone();
+            runtime.spawn(async move {
+                let mut guards = Vec::new();
+                for n in 0..5 {
+                    guards.push(locks.acquire(format!("{handler}:{n}")).await.unwrap());
+                }
+                thread::sleep(2 * LEASE);
+                assert!(guards.iter().all(|guard| guard.is_held()), "lost");
+                guards
+            })
+        });
+        for handler in handlers {
+            for guard in runtime.block_on(handler).unwrap() {
+                runtime.block_on(guard.release()).unwrap();
+            }
+        }
+        is_served(there, "0:0", POLL);
+    });
+}
+
+/// Synchronous code calls `block_on` on a runtime that idles in between.
+#[test]
+fn synchronous_code_keeps_its_lock_between_calls() {
+    on_each_store(|here, there| {
+        let runtime = current_thread();
+        let guard = runtime.block_on(here.acquire("k").into_future()).unwrap();
+        let dropped = runtime.block_on(here.acquire("dropped").into_future());
+        thread::sleep(2 * LEASE);
+        assert!(guard.is_held(), "lost while its runtime idled");
+        drop(dropped.unwrap());
+        is_served(there, "dropped", POLL);
+        assert!(guard.is_held());
+        runtime.block_on(guard.release()).unwrap();
+        is_served(there, "k", POLL);
+    });
+}
+
+/// A static manager in tests that run at the same time, each in a runtime that ends.
+#[test]
+fn manager_of_parallel_runtimes_keeps_locks() {
+    on_each_store(|here, _| {
+        thread::scope(|scope| {
+            for n in 0..4 {
+                scope.spawn(move || {
+                    for round in 0..3 {
+                        current_thread().block_on(async {
+                            let own = here.acquire(format!("{n}")).await.unwrap();
+                            let shared = here.acquire("all").wait(10 * LEASE).await.unwrap();
+                            sleep(LEASE / 8 * (n + round)).await;
+                            assert!(own.is_held() && shared.is_held());
+                        });
+                    }
+                });
+            }
+        });
+    });
+}
 
 /// The watchdog started in the other runtime, which then stopped.
 #[test]

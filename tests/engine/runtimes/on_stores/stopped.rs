@@ -43,6 +43,27 @@ pub(crate) fn in_each_case(test: impl Fn(Fate, &LockManager, &LockManager) + Syn
     });
 }
 
+/// Runs the test on each store concurrently, with two managers as of two processes.
+pub(crate) fn on_each_store(test: impl Fn(&LockManager, &LockManager) + Sync) {
+    thread::scope(|scope| {
+        for Store {
+            name,
+            processes,
+            kept,
+        } in stores()
+        {
+            let case = thread::Builder::new().name(format!("on {name}"));
+            let test = &test;
+            let spawned = case.spawn_scoped(scope, move || {
+                let [here, there] = processes.map(built);
+                test(&here, &there);
+                drop(kept);
+            });
+            spawned.unwrap();
+        }
+    });
+}
+
 pub(crate) fn built(builder: LockManagerBuilder) -> LockManager {
     builder.watchdog_timeout(LEASE).build().unwrap()
 }

@@ -13,17 +13,19 @@ use super::stopped::{
 };
 use crate::support::engine::MS;
 
-/// The holder's guard still exists, but is no longer renewed.
+/// The holder's guard still exists, so its lock is renewed.
 #[test]
-fn waiter_is_served_after_stopped_holder() {
-    in_each_case(|fate, here, _| {
+fn stopped_holder_keeps_its_lock() {
+    in_each_case(|fate, here, there| {
         let locks = here.clone();
-        let _other = Other::after(fate, async move {
-            let kept = locks.acquire("k").await.unwrap();
-            sleep(10 * MS).await;
-            kept
-        });
-        is_served(here, "k", LEASE + POLL);
+        let other = Other::after(fate, async move { locks.acquire("k").await.unwrap() });
+        for locks in [here, there] {
+            let late = locks.acquire("k").wait(2 * LEASE).into_future();
+            assert!(current_thread().block_on(late).unwrap_err().is_busy());
+        }
+        // The guard is dropped outside of any runtime.
+        drop(other);
+        is_served(here, "k", POLL);
     });
 }
 
@@ -55,15 +57,6 @@ fn is_served_behind<T: Send + 'static>(
     let waited = start.elapsed();
     assert!(guard.is_held());
     assert!(waited <= LEASE + POLL + LATE, "served after {waited:?}");
-}
-
-/// The waiter queued before the holder's runtime stopped.
-#[test]
-fn queued_waiter_is_served_after_stopped_holder() {
-    in_each_case(|fate, here, _| {
-        let locks = here.clone();
-        is_served_behind(fate, here, async move { locks.acquire("k").await.unwrap() });
-    });
 }
 
 /// Another process holds the key. The task that contends for it started in the other runtime, for a

@@ -62,7 +62,7 @@ async fn checker_finds_second_release() {
         let wire = history.wire(0);
         let id = history.renewed_guard(0).await;
         let leases = [Release::new(key(0), history.lease())];
-        history.environment.released(id, true, "is released");
+        history.environment.released(id, "is released");
         if !fault {
             history.trouble(Trouble::ReplyLost);
         }

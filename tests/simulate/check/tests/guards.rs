@@ -24,7 +24,7 @@ async fn checker_finds_overlap() {
         if fault {
             history.free();
         } else {
-            history.environment.released(one, true, "is dropped");
+            history.environment.released(one, "is dropped");
             history.drop_unseen();
         }
         history.renewed_guard(1).await;

@@ -29,13 +29,16 @@ async fn checker_finds_place_without_waiter() {
         ..plan()
     };
     assert_finds_in(plan, Invariant::CleanUp, async |history, fault| {
+        let asked = Acquire {
+            wait: Wait::Forever,
+            ..acquire()
+        };
+        // It holds the key, and is not polled.
+        let holder = history.environment.acquire_starts(1, 0, &asked, None);
+        history.environment.acquire_stalls(holder);
         (history.send(1, Command::Acquire, item(lease(2, 1), 10_000))).await;
         (history.send(0, Command::Contend, item(lease(1, 1), 10_000))).await;
         if !fault {
-            let asked = Acquire {
-                wait: Wait::Forever,
-                ..acquire()
-            };
             history.environment.acquire_starts(0, 0, &asked, None);
         }
         history.observe();

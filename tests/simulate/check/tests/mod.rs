@@ -57,7 +57,8 @@ impl History {
     fn new(plan: Plan) -> Self {
         let environment = Environment::new(plan, false);
         let runtime = Runtime::new(1, 0, &environment.alarm);
-        *environment.runtimes.lock().unwrap() = vec![vec![Arc::clone(&runtime)], vec![runtime]];
+        let runtimes = || vec![Arc::clone(&runtime); 2];
+        *environment.runtimes.lock().unwrap() = vec![runtimes(), runtimes()];
         let manager = |manager| {
             let environment = Arc::clone(&environment);
             let wire = Wire {

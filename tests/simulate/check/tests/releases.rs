@@ -13,7 +13,7 @@ async fn released(history: &History, lost: bool, outcome: Result<(), ErrorKind>)
     let id = history.renewed_guard(0).await;
     let lease = history.lease();
     let release = history.environment.release_starts(id);
-    history.environment.released(id, true, "is released");
+    history.environment.released(id, "is released");
     if lost {
         let mut store = history.environment.store.lock().unwrap();
         store.restart(history.environment.now());
@@ -73,7 +73,7 @@ async fn checker_finds_endless_release_after_suspend() {
     assert_finds_in(plan, Invariant::ReleaseEnds, async |history, fault| {
         let ended = Runtime::new(2, 0, &history.environment.alarm);
         ended.stop();
-        history.environment.runtimes.lock().unwrap()[0].push(ended);
+        history.environment.runtimes.lock().unwrap()[0][1] = ended;
         let id = history.renewed_guard(0).await;
         let release = history.environment.release_starts(id);
         history.seen().releases[0].until = history.environment.now();

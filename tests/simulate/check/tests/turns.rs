@@ -70,7 +70,7 @@ impl History {
         assert!(futures_util::poll!(&mut next).is_pending());
         show(self.lease());
         self.advance(3).await;
-        self.environment.released(first, true, "is released");
+        self.environment.released(first, "is released");
         self.drop_unseen();
         let guard = self.drive(next).await.unwrap();
         let waiter = self.environment.acquire_ends(waiter, String::new).unwrap();
@@ -144,7 +144,7 @@ async fn checker_finds_acquire_in_turn_of_others() {
         let id = history.renewed_guard(0).await;
         history.listen_outside();
         let leases = [Release::new(key(0), history.lease())];
-        history.environment.released(id, true, "is released");
+        history.environment.released(id, "is released");
         history.drive(wire.release(&leases)).await;
         let command = match fault {
             true => Command::Acquire,
