@@ -54,12 +54,7 @@ impl Candidacy {
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
-            if self.inner.is_behind(node) {
-                let behind = Err(fault::behind());
-                self.election.cast(node, behind, began);
-            } else {
-                self.ask(node, Fence::Propose(proposal));
-            }
+            self.ask(node, Fence::Propose(proposal));
         }
         let elected = match self.answers(Election::standing).await {
             Some(counter) => self.agree(counter.max(proposal)).await,
@@ -127,8 +122,15 @@ impl Candidacy {
             // It was released while its vote was in flight, so the release is sent here.
             if let Some(claim) = inner.ledger.reclaim(node, &key, lease) {
                 match answer {
-                    Ok(_) => inner.release_claimed(claim),
-                    Err(_) => inner.owe([claim]),
+                    Ok(_) => {
+                        let mut release = Flight::new();
+                        release.push(node, inner.release_at(node, vec![(0, claim)]));
+                        inner.finish(release);
+                    }
+                    Err(_) => {
+                        drop(claim);
+                        inner.repeat_releases(node);
+                    }
                 }
             }
             answer
