@@ -30,12 +30,7 @@ pub(crate) struct Request<'a> {
     pub(crate) grants: bool,
     /// `None` for a command that calls no script.
     pub(crate) called: Option<Called>,
-    /// The server should write the message that the command sends to another process before it writes the reply.
-    pub(crate) is_message_first: bool,
 }
-
-/// The command before a command for a slot that is moving to the node.
-pub(super) const ASKING: &str = "ASKING";
 
 /// The script that a command calls, and the number of locks in the call.
 #[derive(Clone, Copy)]
@@ -90,20 +85,6 @@ impl<'a> Request<'a> {
             undo: None,
             grants: false,
             called: None,
-            is_message_first: false,
-        }
-    }
-
-    /// Returns the command that is sent directly before this one.
-    ///
-    /// Redis writes last to the client that was the first to get output since the last write. `PING` makes that the
-    /// caller. Otherwise the server writes to the caller first, which wakes up on the CPU that the server needs, and
-    /// the message is late by up to 0.1 ms.
-    pub(crate) fn behind(&self, asking: bool) -> Option<&'static str> {
-        if asking {
-            Some(ASKING)
-        } else {
-            self.is_message_first.then_some("PING")
         }
     }
 }

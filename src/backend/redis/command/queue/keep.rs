@@ -7,8 +7,7 @@ use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::unexpected;
 use crate::backend::redis::command::names::{Lease, millis};
 use crate::backend::redis::command::reply::released;
-use crate::backend::redis::command::send::call_with;
-use crate::backend::redis::connection::Request;
+use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept};
 
 /// The reply for a next lease that listens in the queue.
@@ -38,11 +37,7 @@ impl Calls {
         };
         command.arg(kind(request.listens));
         command.arg(self.blind(at.route).unwrap_or(0));
-        let sent = Request {
-            is_message_first: true,
-            ..script.request(&command, 1)
-        };
-        let reply = match call_with(script, at.route, &sent).await {
+        let reply = match call(script, at.route, &command).await {
             Err(error) if error.excludes_queue() => {
                 return Box::pin(self.release_scattered(at, request.lease)).await;
             }

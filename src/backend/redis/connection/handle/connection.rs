@@ -147,7 +147,7 @@ impl Connection {
             }
             let span = CallSpan::begin(request, &link.address);
             // Pinned where it is made: each wrapper would move it.
-            let reply = pin!(link.send(request.command, request.behind(asking)));
+            let reply = pin!(link.send(request.command, asking));
             let reply = timeout(self.network().response_timeout, reply).await;
             span.end(reply.as_ref().ok());
             let outcome = match reply {
@@ -210,7 +210,7 @@ impl Connection {
         loop {
             let link = self.await_link().await?;
             // Each is sent with its first poll, and `try_join` polls them in this order.
-            let both = try_join(link.send(first, None), link.send(second, None));
+            let both = try_join(link.send(first, false), link.send(second, false));
             match timeout(self.network().response_timeout, both).await {
                 Ok(Ok(replies)) => {
                     self.answered(&link);

@@ -76,7 +76,7 @@ impl Connection {
         let limit = self.probe_limit();
         self.network().background.spawn(async move {
             let ping = redis::cmd("PING");
-            match timeout(limit, link.send(&ping, None)).await {
+            match timeout(limit, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
                     link.end_probe();
                     connection.mark_healthy(&link);

@@ -127,8 +127,8 @@ impl Replicas {
 
         let sent_at = Instant::now();
         let span = CallSpan::begin(request, &link.address);
-        let acquired = pin!(link.send(request.command, request.behind(asking)));
-        let waited = pin!(link.send(&wait, None));
+        let acquired = pin!(link.send(request.command, asking));
+        let waited = pin!(link.send(&wait, false));
         let replies = async {
             // `select` polls both in this order, so both are sent before the first reply.
             match select(acquired, waited).await {
