@@ -324,7 +324,7 @@ impl Node for RedisBackend {
     async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
         let key = &request.key;
-        let route = inner.topology.route(key)?;
+        let route = inner.topology.route(key)?.without_replicas();
         let at = inner.calls.at(&route, key);
         inner.network.saw_lease(request.ttl);
         let outcome = inner.calls.vote(at, request, fence).await;

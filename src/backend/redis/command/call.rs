@@ -12,7 +12,7 @@ use super::reply::{Outcomes, acquired, each, grants, held, list};
 use super::script::{Script, Scripts};
 use super::send::call_with;
 use crate::LockKey;
-use crate::backend::redis::connection::{CommandReply, Outage, Request, Undo};
+use crate::backend::redis::connection::{CommandReply, Outage, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Mode, Release,
@@ -140,11 +140,7 @@ impl Calls {
         command.arg(body).arg(fence).arg(quarantine);
         command.arg(Lease(lease)).arg(millis(ttl)).arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let request = script.acquire(&command, undo);
+        let request = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &request).await;
         if let Err(error @ CommandError::Scattered(_)) = &outcome {
             if error.spans_slots() && at.route.slot().is_none() {
@@ -209,14 +205,7 @@ impl Calls {
         }
         command.arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let sent = Request {
-            undo: Some(undo),
-            ..script.request(&command, 1)
-        };
+        let sent = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &sent).await;
         if at.route.slot().is_none()
             && let Err(error) = &outcome
@@ -288,14 +277,8 @@ impl Calls {
             self.undo(&self.scripts.release, route, &leases)
         };
         let longest = acquires.iter().map(|it| it.ttl).max();
-        let undo = Undo {
-            commands: &release,
-            limit: longest.unwrap_or_default(),
-        };
-        let request = Request {
-            undo: Some(undo),
-            ..script.request(command, acquires.len())
-        };
+        let undo = Undo::new(&release, longest.unwrap_or_default());
+        let request = script.acquire(command, acquires.len(), undo);
         let outcome = call_with(script, route, &request).await;
         if let Err(error @ CommandError::Refused(cause)) = &outcome
             && !error.may_spare_keys()

@@ -161,11 +161,7 @@ impl Calls {
             let release = Release::new(at.key.clone(), lease);
             vec![self.undo_alone(&[&release])]
         };
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let request = script.acquire(command, undo);
+        let request = script.acquire(command, 1, Undo::new(&release, ttl));
         let reply = call_with(script, at.route, &request).await?;
         Ok(reply.value)
     }

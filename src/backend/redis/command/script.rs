@@ -33,7 +33,7 @@ impl Script {
         }
     }
 
-    /// Returns the request of a call with this number of locks, which leaves nothing behind.
+    /// Returns the request of a call with this number of locks, which grants nothing.
     pub(super) fn request<'a>(&self, command: &'a Cmd, locks: usize) -> Request<'a> {
         let script = self.name;
         Request {
@@ -42,12 +42,16 @@ impl Script {
         }
     }
 
-    /// Returns the request of a call that acquires one lock. Replicas may have to acknowledge the grant.
-    pub(super) fn acquire<'a>(&self, command: &'a Cmd, undo: Undo<'a>) -> Request<'a> {
+    /// Returns the request of a call that acquires this number of locks.
+    pub(super) fn acquire<'a>(
+        &self,
+        command: &'a Cmd,
+        locks: usize,
+        undo: Undo<'a>,
+    ) -> Request<'a> {
         Request {
             undo: Some(undo),
-            grants: true,
-            ..self.request(command, 1)
+            ..self.request(command, locks)
         }
     }
 

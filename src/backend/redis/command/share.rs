@@ -51,11 +51,7 @@ impl Calls {
         let mut command = self.sharing(at.route, std::slice::from_ref(request), quarantine);
         command.arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let call = script.acquire(&command, undo);
+        let call = script.acquire(&command, 1, Undo::new(&release, ttl));
         let shared = call_with(script, at.route, &call).await;
         match shared {
             Err(error) if error.spans_slots() && at.route.slot().is_none() => {

@@ -24,10 +24,8 @@ pub(crate) enum Resend {
 pub(crate) struct Request<'a> {
     pub(crate) command: &'a Cmd,
     pub(crate) resend: Resend,
-    /// `None` for a command that leaves nothing behind.
+    /// `None` for a command that grants nothing.
     pub(crate) undo: Option<Undo<'a>>,
-    /// Replicas may have to acknowledge what the command grants.
-    pub(crate) grants: bool,
     /// `None` for a command that calls no script.
     pub(crate) called: Option<Called>,
 }
@@ -48,13 +46,19 @@ pub(crate) struct CommandReply {
     pub(crate) asked: bool,
 }
 
-/// Undoes a command without a reply, which may still reach the server.
+/// Undoes a grant without a reply, which may still reach the server.
 #[derive(Clone, Copy)]
 pub(crate) struct Undo<'a> {
     /// Returns the commands, as [`undo`] sends them.
     pub(crate) commands: &'a (dyn Fn() -> Vec<Cmd> + Send + Sync),
     /// The time after which there is nothing left to undo.
     pub(crate) limit: Duration,
+}
+
+impl<'a> Undo<'a> {
+    pub(crate) fn new(commands: &'a (dyn Fn() -> Vec<Cmd> + Send + Sync), limit: Duration) -> Self {
+        Self { commands, limit }
+    }
 }
 
 /// Sends the commands of an undo, each only if the server rejects the one before: one of its keys may be denied, or
@@ -77,13 +81,12 @@ where
 }
 
 impl<'a> Request<'a> {
-    /// Creates the request of a command that leaves nothing behind.
+    /// Creates the request of a command that grants nothing.
     pub(crate) fn new(command: &'a Cmd, resend: Resend) -> Self {
         Self {
             command,
             resend,
             undo: None,
-            grants: false,
             called: None,
         }
     }

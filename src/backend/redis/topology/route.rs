@@ -128,10 +128,7 @@ impl Route {
         let (mut asking, mut resent) = (false, false);
         for _ in 0..REDIRECTIONS {
             let connection = &node.connections[index];
-            let replicas = node
-                .replicas
-                .as_ref()
-                .filter(|_| request.grants && self.acknowledged);
+            let replicas = node.replicas.as_ref().filter(|_| self.acknowledged);
             let mut outcome = match replicas.zip(request.undo) {
                 // Boxed, so that other commands do not contain it.
                 Some((replicas, undo)) => {

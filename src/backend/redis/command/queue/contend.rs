@@ -68,11 +68,7 @@ impl Calls {
         command.arg(self.blind(at.route).unwrap_or(0));
         command.arg(limit.map(NonZeroU16::get)).arg(period);
         let leave = || self.undo_one(&self.scripts.leave, at, lease);
-        let undo = Undo {
-            commands: &leave,
-            limit: ttl,
-        };
-        let call = script.acquire(&command, undo);
+        let call = script.acquire(&command, 1, Undo::new(&leave, ttl));
         match call_with(script, at.route, &call).await {
             Err(error) if error.spans_slots() && at.route.slot().is_none() => {
                 let route = &at.route.sharded(self.names.slot(at.key));
