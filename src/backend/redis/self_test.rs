@@ -176,17 +176,15 @@ async fn try_all(inner: &Inner, node: &Arc<Node>, at: KeyRoute<'_>) -> Result<()
             return Ok(());
         }
         let (key, route) = key_at(inner, node);
-        let (at, lease) = (
-            inner.calls.at(&route, &key),
-            LeaseId::new(Uuid::new_v4(), 1),
-        );
-        inner.calls.try_out(at, lease, TRIAL_TTL).await?;
+        let at = inner.calls.at(&route, &key).in_self_test();
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        inner.calls.acquire(at, lease, TRIAL_TTL).await?;
         let release = Release::new(key.clone(), lease);
         all(inner.calls.release_all(&route, &[&release]).await)
     };
     // A grant that waits for replicas has a connection of its own, so its order among the calls is open.
     let route = at.route.without_replicas();
-    let at = inner.calls.at(&route, at.key);
+    let at = inner.calls.at(&route, at.key).in_self_test();
     let scripts = async {
         // If the server lacks some of the scripts, the calls of these follow the others. The second time it has all
         // of them, and each call meets what the one before it leaves.
@@ -221,7 +219,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let mut trials: Vec<BoxFuture<'_, Result<(), BackendError>>> = commands.collect();
     trials.extend([
         calls.inspect(at).map_ok(drop).boxed(),
-        calls.try_out(at, lease, TRIAL_TTL).map_ok(drop).boxed(),
+        calls.acquire(at, lease, TRIAL_TTL).map_ok(drop).boxed(),
         // The script reads a free key only in part.
         calls.inspect(at).map_ok(drop).boxed(),
     ]);
@@ -241,7 +239,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     ]);
     trials.push(calls.release_holder(at, &holder).map_ok(drop).boxed());
     if calls.are_queues_allowed() {
-        trials.push(calls.try_contend(at, &contend).map_ok(drop).boxed());
+        trials.push(calls.contend(at, &contend).map_ok(drop).boxed());
         trials.push(calls.leave_all(at.route, &releases).map(all).boxed());
     }
     join_all(trials).await.into_iter().collect()

@@ -38,7 +38,9 @@ pub(crate) struct Calls {
 pub(crate) struct KeyRoute<'a> {
     pub(crate) route: &'a Route,
     pub(crate) key: &'a LockKey,
-    names: &'a Names,
+    /// The length of a quarantine in milliseconds, 0 for a self-test. `None` without a quarantine.
+    pub(super) period: Option<u64>,
+    pub(super) names: &'a Names,
 }
 
 impl<'a> KeyRoute<'a> {
@@ -64,6 +66,20 @@ impl<'a> KeyRoute<'a> {
 
     pub(super) fn quarantine(self) -> RedisName<'a> {
         self.names.quarantine(self.route.slot())
+    }
+
+    /// Returns the same for a self-test, which continues in a quarantine.
+    pub(crate) fn in_self_test(self) -> Self {
+        Self {
+            period: self.period.map(|_| 0),
+            ..self
+        }
+    }
+
+    /// Returns the route of the key if this rejection of a call shows that the server rejects calls over several slots.
+    pub(super) fn sharded_by(self, error: &CommandError) -> Option<Route> {
+        let is_new = self.route.slot().is_none() && error.spans_slots();
+        is_new.then(|| self.route.sharded(self.names.slot(self.key)))
     }
 }
 
@@ -98,8 +114,12 @@ impl Calls {
     }
 
     pub(crate) fn at<'a>(&'a self, route: &'a Route, key: &'a LockKey) -> KeyRoute<'a> {
-        let names = &self.names;
-        KeyRoute { route, key, names }
+        KeyRoute {
+            route,
+            key,
+            period: self.quarantine_millis(),
+            names: &self.names,
+        }
     }
 
     pub(crate) fn acquire<'a>(
@@ -109,28 +129,16 @@ impl Calls {
         ttl: Duration,
     ) -> Pin<Box<impl Future<Output = Result<Acquired, BackendError>> + 'a>> {
         // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
-        Box::pin(self.acquire_outside(self.quarantine_millis(), at, lease, ttl))
+        Box::pin(self.acquire_one(at, lease, ttl))
     }
 
-    /// Acquires the key of a self-test, also in a quarantine.
-    pub(crate) async fn try_out(
+    async fn acquire_one(
         &self,
         at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        let period = self.quarantine_millis().map(|_| 0);
-        self.acquire_outside(period, at, lease, ttl).await
-    }
-
-    /// `period` is the length of a quarantine in milliseconds.
-    async fn acquire_outside(
-        &self,
-        period: Option<u64>,
-        at: KeyRoute<'_>,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
+        let period = at.period;
         let script = &self.scripts.acquire;
         let (body, fence) = (at.body(), at.fence());
         let quarantine = period.map(|_| at.quarantine());
@@ -143,13 +151,11 @@ impl Calls {
         let request = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &request).await;
         if let Err(error @ CommandError::Scattered(_)) = &outcome {
-            if error.spans_slots() && at.route.slot().is_none() {
-                let route = &at.route.sharded(self.names.slot(at.key));
-                let at = KeyRoute { route, ..at };
-                return Box::pin(self.acquire_outside(period, at, lease, ttl)).await;
+            if let Some(route) = &at.sharded_by(error) {
+                return Box::pin(self.acquire_one(KeyRoute { route, ..at }, lease, ttl)).await;
             }
             // Boxed, so that the usual acquire does not contain it.
-            let scattered = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+            let scattered = Box::pin(self.acquire_scattered(at, lease, ttl)).await;
             note(at, scattered.as_ref());
             return scattered;
         }
@@ -170,7 +176,7 @@ impl Calls {
         let AcquireRequest {
             lease, ttl, mode, ..
         } = *request;
-        let (scripts, period) = (&self.scripts, self.quarantine_millis());
+        let (scripts, period) = (&self.scripts, at.period);
         // The counter that shows a loss of data is not the one that the nodes agree on.
         let guard = period.map(|_| (at.fence(), at.quarantine()));
         let (body, agreed) = (at.body(), at.names.quorum_fence(at.route.slot()));
@@ -207,13 +213,10 @@ impl Calls {
         let release = || self.undo_one(&self.scripts.release, at, lease);
         let sent = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &sent).await;
-        if at.route.slot().is_none()
-            && let Err(error) = &outcome
-            && error.spans_slots()
+        if let Err(error) = &outcome
+            && let Some(route) = &at.sharded_by(error)
         {
-            let route = &at.route.sharded(self.names.slot(at.key));
-            let at = KeyRoute { route, ..at };
-            return Box::pin(self.vote(at, request, fence)).await;
+            return Box::pin(self.vote(KeyRoute { route, ..at }, request, fence)).await;
         }
         if intent.is_some()
             && let Err(error) = &outcome

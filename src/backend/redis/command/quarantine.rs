@@ -48,20 +48,14 @@ pub(crate) async fn prepare(calls: &Calls, counters: Routes) -> Result<Duration,
 impl Calls {
     /// Begins a quarantine if the counter of the route is lost, and returns the rest of the quarantine.
     async fn prepare(&self, route: &Route) -> Result<Duration, BackendError> {
-        let Some(quarantine) = &self.scripts.quarantine else {
-            return Ok(Duration::ZERO);
-        };
-        let (fence, pause) = (
-            self.names.fence(route.slot()),
-            self.names.quarantine(route.slot()),
-        );
-        let period = millis(quarantine.period);
-        let prepare = &quarantine.prepare;
-        let mut command = prepare.evalsha(2, 1, 128);
-        command.arg(fence).arg(pause).arg(period);
-        match call(prepare, route, &command).await {
+        // All keys of a slot share its counter.
+        let key = LockKey::new("any");
+        let (at, script) = (self.at(route, &key), &self.scripts.prepare);
+        let mut command = script.evalsha(2, 1, 128);
+        command.arg(at.fence()).arg(at.quarantine()).arg(at.period);
+        match call(script, route, &command).await {
             Err(CommandError::Scattered(_)) => {
-                let (_, left) = self.counter(route, fence, pause, Some(period)).await?;
+                let (_, left) = self.counter(at).await?;
                 Ok(left)
             }
             reply => match reply?.value {
@@ -73,8 +67,7 @@ impl Calls {
 
     /// Returns the length of a quarantine in milliseconds.
     pub(crate) fn quarantine_millis(&self) -> Option<u64> {
-        let quarantine = self.scripts.quarantine.as_ref();
-        quarantine.map(|quarantine| millis(quarantine.period))
+        self.scripts.quarantine.map(millis)
     }
 }
 

@@ -90,12 +90,6 @@ impl Script {
     }
 }
 
-/// A pause of all grants after a loss of data.
-pub(super) struct Quarantine {
-    pub(super) period: Duration,
-    pub(super) prepare: Script,
-}
-
 /// The scripts for one kind of messages.
 pub(crate) struct Scripts {
     pub(super) acquire: Script,
@@ -121,7 +115,10 @@ pub(crate) struct Scripts {
     pub(super) downgrade_body: Script,
     pub(super) inspect: Script,
     pub(super) force_release: Script,
-    pub(super) quarantine: Option<Quarantine>,
+    /// Begins a quarantine.
+    pub(super) prepare: Script,
+    /// The length of the pause of all grants after a loss of data.
+    pub(super) quarantine: Option<Duration>,
     /// The commands that publish a release.
     pub(super) publish: &'static [&'static str],
 }
@@ -153,17 +150,6 @@ impl Scripts {
                 &[fence, NOTICE, GUARD, VOTE],
             ),
         };
-        let prepare = || {
-            Script::new(
-                "prepare",
-                Repeatable,
-                &[fence, NOTICE, include_str!("lua/prepare.lua")],
-            )
-        };
-        let quarantine = quarantine.map(|period| Quarantine {
-            period,
-            prepare: prepare(),
-        });
         let (report, listeners, publish): (_, _, &[_]) = match publish {
             Publish::Auto | Publish::Plain => (
                 include_str!("lua/publish.lua"),
@@ -228,6 +214,11 @@ impl Scripts {
             ),
             vote: Script::new("vote", Repeatable, vote),
             vote_shared: Script::new("vote_shared", Repeatable, &vote_shared),
+            prepare: Script::new(
+                "prepare",
+                Repeatable,
+                &[fence, NOTICE, include_str!("lua/prepare.lua")],
+            ),
             quarantine,
             renew: Script::new("renew", Repeatable, &[include_str!("lua/renew.lua")]),
             share: Script::new("share", Repeatable, &share),

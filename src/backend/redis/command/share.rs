@@ -45,8 +45,7 @@ impl Calls {
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
         let AcquireRequest { lease, ttl, .. } = *request;
-        let period = self.quarantine_millis();
-        let script = &self.scripts.share;
+        let (script, period) = (&self.scripts.share, at.period);
         let quarantine = period.map(|_| at.quarantine());
         let mut command = self.sharing(at.route, std::slice::from_ref(request), quarantine);
         command.arg(period);
@@ -54,14 +53,12 @@ impl Calls {
         let call = script.acquire(&command, 1, Undo::new(&release, ttl));
         let shared = call_with(script, at.route, &call).await;
         match shared {
-            Err(error) if error.spans_slots() && at.route.slot().is_none() => {
-                let route = &at.route.sharded(self.names.slot(at.key));
-                Box::pin(self.share(self.at(route, at.key), request)).await
-            }
             // The queue is at another node while a slot moves, or denied.
             Err(error) if error.excludes_queue() => {
-                let shared = self.share_scattered(period, at, request);
-                let shared = Box::pin(shared).await;
+                if let Some(route) = &at.sharded_by(&error) {
+                    return Box::pin(self.share(KeyRoute { route, ..at }, request)).await;
+                }
+                let shared = Box::pin(self.share_scattered(at, request)).await;
                 note(at, shared.as_ref());
                 shared
             }
