@@ -76,18 +76,17 @@ pub(crate) const SCRIPTS: [&str; 12] = [
 
 /// Returns the source of a script.
 pub(crate) fn source(script: &str, flavor: Flavor) -> String {
-    let (report, listeners) = match flavor {
-        Flavor::Plain | Flavor::Guarded | Flavor::Implausible => {
-            (piece!("publish"), piece!("listeners"))
-        }
-        Flavor::Sharded => (piece!("publish_sharded"), piece!("listeners_sharded")),
-        Flavor::Both => (piece!("publish_both"), piece!("listeners_both")),
+    let report = match flavor {
+        Flavor::Plain | Flavor::Guarded | Flavor::Implausible => piece!("publish"),
+        Flavor::Sharded => piece!("publish_sharded"),
+        Flavor::Both => piece!("publish_both"),
     };
+    let listeners = piece!("listeners");
     let listeners = &match flavor {
         Flavor::Implausible => {
-            let (real, large) = ("counts[2], counts[4]", "counts[2] + 4e8, counts[4] + 3e8");
+            let real = "counts[2] + also[2], counts[4] + also[4]";
             assert!(listeners.contains(real));
-            listeners.replace(real, large)
+            listeners.replace(real, "counts[2] + 4e8, counts[4] + 3e8")
         }
         _ => listeners.to_owned(),
     };

@@ -150,23 +150,15 @@ impl Scripts {
                 &[fence, NOTICE, GUARD, VOTE],
             ),
         };
-        let (report, listeners, publish): (_, _, &[_]) = match publish {
-            Publish::Auto | Publish::Plain => (
-                include_str!("lua/publish.lua"),
-                include_str!("lua/listeners.lua"),
-                &["PUBLISH"],
-            ),
-            Publish::Sharded => (
-                include_str!("lua/publish_sharded.lua"),
-                include_str!("lua/listeners_sharded.lua"),
-                &["SPUBLISH"],
-            ),
+        let (report, publish): (_, &[_]) = match publish {
+            Publish::Auto | Publish::Plain => (include_str!("lua/publish.lua"), &["PUBLISH"]),
+            Publish::Sharded => (include_str!("lua/publish_sharded.lua"), &["SPUBLISH"]),
             Publish::Both => (
                 include_str!("lua/publish_both.lua"),
-                include_str!("lua/listeners_both.lua"),
                 &["PUBLISH", "SPUBLISH"],
             ),
         };
+        let listeners = include_str!("lua/listeners.lua");
         const HOLD_FREE: &str = include_str!("lua/hold_free.lua");
         const QUEUE_ALONE: &str = include_str!("lua/queue.lua");
         const QUEUE: &str = concat!(
