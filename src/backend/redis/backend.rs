@@ -167,7 +167,7 @@ impl Backend for RedisBackend {
             Mode::Exclusive => &inner.acquire_batches,
             Mode::Shared | Mode::Permit => &inner.share_batches,
         };
-        let batch = inner.topology.acquire_batch(key);
+        let batch = inner.topology.shared_connection(key);
         if let Some(batch) = batch.and_then(|index| batches.get(index)) {
             return batch.acquire(request).await;
         }
@@ -196,7 +196,10 @@ impl Backend for RedisBackend {
         inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
-        request.listens = request.listens && inner.is_subscribed(key);
+        if request.listens {
+            let channel = inner.calls.names.channel(key).to_text();
+            request.listens = route.notifier().is_subscribed(&channel);
+        }
         let outcome = inner.calls.contend(at, &request).await;
         if let Ok(Contended::Waiting { ttl, .. }) = outcome {
             inner.network.saw_lease(ttl);
@@ -240,11 +243,17 @@ impl Backend for RedisBackend {
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let inner = &*self.inner;
         let key = &request.key;
-        let (route, own) = (inner.topology.route(key)?, inner.own_subscribers(key));
+        let route = inner.topology.route(key)?;
         inner.network.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
+        let notifier = route.notifier();
+        let channel = inner.calls.names.channel(key).to_text();
         let mut request = request.clone();
-        request.listens &= inner.is_subscribed(key);
+        request.listens &= notifier.is_subscribed(&channel);
+        let own = match inner.calls.counts_all(&route) {
+            true => notifier.own_subscribers(&channel),
+            false => None,
+        };
         inner.calls.release_or_keep(at, &request, own).await
     }
 

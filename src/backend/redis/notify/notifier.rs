@@ -60,18 +60,12 @@ impl Notifier {
     }
 
     /// Returns how many of a channel's subscribers at the server belong to this process, which has no
-    /// waiter for it unless another manager over this backend does. Returns `None` if the server does not
-    /// know all subscribers.
+    /// waiter for it unless another manager over this backend does. Returns `None` without a subscription.
     pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        let kinds = self.shared.kinds;
-        let endpoint = self.shared.endpoint.as_ref()?;
-        // Plain messages reach subscribers at other nodes, which this node does not count.
-        if endpoint.on_moved.is_some() && kinds.contains(&PubSub::Plain) {
-            None
-        } else if self.shared.topics().lingers(channel) {
-            u8::try_from(kinds.len()).ok()
-        } else {
-            Some(0)
+        self.shared.endpoint.as_ref()?;
+        match self.shared.topics().lingers(channel) {
+            true => u8::try_from(self.shared.kinds.len()).ok(),
+            false => Some(0),
         }
     }
 

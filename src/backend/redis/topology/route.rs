@@ -8,6 +8,7 @@ use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
 use crate::backend::redis::connection::{CommandReply, Connection, Outage, Request, after};
+use crate::backend::redis::notify::Notifier;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -107,6 +108,10 @@ impl Route {
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.node.connections[self.index]
+    }
+
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.node.notifier
     }
 
     /// Returns the log of the node's rejected grants.

@@ -29,6 +29,11 @@ impl Calls {
         }
     }
 
+    /// Returns `true` if the node of a route counts all subscribers.
+    pub(crate) fn counts_all(&self, route: &Route) -> bool {
+        self.counted(route) == Counted::All
+    }
+
     /// Returns the name of a queue that this user may use.
     pub(super) fn queue_of<'a>(&self, at: KeyRoute<'a>) -> Option<RedisName<'a>> {
         self.are_queues_allowed().then(|| at.queue())

@@ -69,7 +69,7 @@ impl Calls {
                 let others = u32::try_from(*others).unwrap_or(u32::MAX);
                 let passed = ReleasedOrKept::passed(released, others, *queued > 0);
                 // Where a server does not count all subscribers, the message may be lost.
-                let is_certain = *queued == LISTENS && self.blind(at.route).is_none();
+                let is_certain = *queued == LISTENS && self.counts_all(at.route);
                 Ok(passed.with_listening(is_certain))
             }
             reply => Err(unexpected(reply)),
