@@ -336,21 +336,21 @@ pub(super) fn outcome(
 /// Logs the time in which a server grants nothing. Only a grant shows the end: with its memory full, a
 /// server executes all other commands.
 pub(super) fn note(at: KeyRoute<'_>, outcome: Result<&Acquired, &BackendError>) {
-    let (outage, key) = (at.route.outage(), at.key.hash_code());
+    let outage = at.route.outage();
     match outcome {
-        Ok(Acquired::Granted { .. }) => outage.end_for(key),
-        Err(error) => begin(outage, key, error),
+        Ok(Acquired::Granted { .. }) => outage.end_for_any(),
+        Err(error) => begin(outage, error),
         Ok(_) => {}
     }
 }
 
 /// Begins the outage of commands that the server rejects, unless only the key has foreign data.
-pub(super) fn begin(outage: &Outage, key: u64, error: &BackendError) {
+pub(super) fn begin(outage: &Outage, error: &BackendError) {
     if error.kind() == BackendErrorKind::Conflict {
         return;
     }
     match concerns_all_keys(error) {
         true => outage.begin_for_all(error),
-        false => outage.begin_for(key, error),
+        false => outage.begin_for_some(error),
     }
 }

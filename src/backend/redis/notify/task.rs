@@ -219,7 +219,7 @@ impl Task {
                 }
             }
             if rejections.are_over() {
-                self.shared.outage.end_unless_for_key();
+                self.shared.outage.end_for_any();
             }
             if !self.shared.topics().is_empty() {
                 last_busy = Instant::now();

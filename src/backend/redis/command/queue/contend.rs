@@ -88,7 +88,7 @@ impl Calls {
                     Ok(Contended::Waiting {
                         queued: Some(_), ..
                     }) if period.is_none() && !at.route.has_replicas() => {
-                        at.route.outage().end_for(at.key.hash_code());
+                        at.route.outage().end_for_any();
                     }
                     Ok(Contended::Waiting { .. }) => {}
                     Err(error) => note(at, Err(error)),
