@@ -50,12 +50,6 @@ pub(crate) struct Connection {
     pub(super) asking: AtomicBool,
 }
 
-enum Demand {
-    Ready(Arc<Link>),
-    Refused(BackendError),
-    Wait,
-}
-
 impl Connection {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let outage = Outage::new(
@@ -267,11 +261,17 @@ impl Connection {
                 // Registered before the look, or a change between the two would be missed.
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
-                match self.demand() {
-                    Demand::Ready(link) => return Ok(link),
-                    Demand::Refused(error) => return Err(error),
-                    Demand::Wait => changed.await,
+                {
+                    let mut state = self.state();
+                    if let Some(link) = state.sound(&self.connector) {
+                        return Ok(link);
+                    }
+                    if let Some(error) = state.failure() {
+                        return Err(error);
+                    }
+                    self.replace(state);
                 }
+                changed.await;
             }
         };
         match timeout(limit, link).await {
@@ -288,18 +288,6 @@ impl Connection {
         }
         self.query(&redis::cmd("PING"), Resend::Repeatable).await?;
         self.await_link().await
-    }
-
-    fn demand(self: &Arc<Self>) -> Demand {
-        let mut state = self.state();
-        if let Some(link) = state.sound(&self.connector) {
-            return Demand::Ready(link);
-        }
-        if let Some(error) = state.failure() {
-            return Demand::Refused(error);
-        }
-        self.replace(state);
-        Demand::Wait
     }
 
     fn replace(self: &Arc<Self>, mut state: MutexGuard<'_, LinkState>) {
