@@ -11,7 +11,6 @@
 //! its first use, long after the loss.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -25,7 +24,7 @@ use super::send::call;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::connection::Network;
-use crate::backend::redis::topology::{Node, Route, Routes, Topology};
+use crate::backend::redis::topology::{Route, Routes, Topology};
 
 /// The most concurrent checks at a node, whose connection serves other commands as well.
 const AT_A_TIME: usize = 256;
@@ -85,16 +84,15 @@ pub(crate) fn spread_quarantine(
     let Some(node) = topology.siblings(key) else {
         return;
     };
-    if node.preparing.swap(true, Ordering::SeqCst) {
+    let Some(running) = node.preparing.start() else {
         return;
-    }
+    };
     let counters = topology.counters(&node);
-    let preparing = Preparing(node);
     let calls = Arc::clone(calls);
     network.background.spawn(async move {
-        let _preparing = preparing;
         // A counter whose check fails begins its quarantine with the next acquire.
         drop(prepare(&calls, counters).await);
+        drop(running);
     });
 }
 
@@ -105,13 +103,4 @@ fn began_with(calls: &Calls, rejection: &BackendError) -> bool {
     };
     let period = calls.quarantine_millis();
     period.is_some_and(|period| left.as_millis() >= period.into())
-}
-
-/// Dropped at the end of the task, also with its runtime.
-struct Preparing(Arc<Node>);
-
-impl Drop for Preparing {
-    fn drop(&mut self) {
-        self.0.preparing.store(false, Ordering::SeqCst);
-    }
 }

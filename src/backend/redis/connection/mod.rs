@@ -7,6 +7,7 @@
 //! | `link` | one multiplexed connection |
 //! | `request`, `call_span` | a command, its undo and its reply; the span of one call of a script |
 //! | `network` | the settings that all connections share |
+//! | `one_task` | a task of which one runs at a time |
 //! | `outage`, `backoff` | logs of outages, pauses between attempts |
 //! | `dial` | opens connections |
 //! | `handle` | the current link for commands, and its replacement |
@@ -27,6 +28,7 @@ mod dial;
 mod handle;
 mod link;
 mod network;
+mod one_task;
 mod outage;
 mod request;
 mod server;
@@ -38,6 +40,7 @@ pub(crate) use dial::{Connector, Messages, Origin, Spread, listen, without_timeo
 pub(crate) use handle::Connection;
 pub(crate) use link::{Link, ROLE};
 pub(crate) use network::{Network, within};
+pub(crate) use one_task::{OneTask, Running};
 pub(crate) use outage::Outage;
 pub(crate) use request::{Called, CommandReply, Request, Resend, Undo, after};
 #[cfg(feature = "redis-tls")]

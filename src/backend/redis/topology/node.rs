@@ -1,12 +1,13 @@
 //! One server and the connections to it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
 use crate::backend::redis::command::Names;
-use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage, Spread};
+use crate::backend::redis::connection::{
+    Connection, Connector, Network, OneTask, Origin, Outage, Spread,
+};
 use crate::backend::redis::notify::Notifier;
 use crate::observe::Part;
 
@@ -40,8 +41,8 @@ pub(crate) struct Node {
     /// Logs that the server rejects releases.
     pub(crate) unreleased: Outage,
     pub(crate) notifier: Notifier,
-    /// A task inspects the counters of all slots.
-    pub(crate) preparing: AtomicBool,
+    /// Inspects the counters of all slots.
+    pub(crate) preparing: OneTask,
 }
 
 impl Node {
@@ -69,7 +70,7 @@ impl Node {
             outage,
             unreleased,
             notifier,
-            preparing: AtomicBool::new(false),
+            preparing: OneTask::default(),
         }
     }
 

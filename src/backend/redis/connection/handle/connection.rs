@@ -31,7 +31,8 @@ use super::link_state::LinkState;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{
-    CallSpan, CommandReply, Connector, Link, Network, Outage, Request, Resend, request::undo,
+    CallSpan, CommandReply, Connector, Link, Network, OneTask, Outage, Request, Resend,
+    request::undo,
 };
 use crate::observe::Part;
 use crate::task::timeout;
@@ -46,8 +47,8 @@ pub(crate) struct Connection {
     /// A command timed out, and no command was answered since. A new link or the reply to `PING` does
     /// not reset it: a server whose writes are paused provides both.
     pub(super) silent: AtomicBool,
-    /// Whether a task asks the server until it replies.
-    pub(super) asking: AtomicBool,
+    /// Asks the server until it replies.
+    pub(super) asking: OneTask,
 }
 
 impl Connection {
@@ -72,7 +73,7 @@ impl Connection {
             changed: Notify::new(),
             outage: None,
             silent: AtomicBool::new(false),
-            asking: AtomicBool::new(false),
+            asking: OneTask::default(),
         }
     }
 

@@ -7,7 +7,6 @@
 //! old primary takes itself for the primary for ten seconds or more. All that it grants or renews in
 //! this time is lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use super::known::Known;
 use super::question::Sentinel;
 use super::votes::Votes;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{Locate, Network, Outage, Target};
+use crate::backend::redis::connection::{Locate, Network, OneTask, Outage, Running, Target};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::observe::Part;
@@ -41,7 +40,7 @@ pub(crate) struct Sentinels {
     known: Mutex<Known>,
     /// The address of the known primary.
     primary: Mutex<Option<String>>,
-    looking: AtomicBool,
+    looking: OneTask,
     outage: Outage,
 }
 
@@ -75,7 +74,7 @@ impl Sentinels {
             network,
             known: Mutex::default(),
             primary: Mutex::default(),
-            looking: AtomicBool::new(false),
+            looking: OneTask::default(),
             outage,
         }
     }
@@ -183,52 +182,32 @@ impl Locate for Sentinels {
     }
 
     fn look_out(self: Arc<Self>) {
-        if !self.looking.swap(true, Ordering::SeqCst) {
-            let lookout = Lookout(Arc::downgrade(&self));
-            self.network.background.spawn(lookout.run());
+        if let Some(running) = self.looking.start() {
+            let looking = look(Arc::downgrade(&self), running);
+            self.network.background.spawn(looking);
         }
     }
 }
 
-/// The task that asks the sentinels at intervals. After every exit, also with its runtime, the next
-/// subscriber starts another. Weak, so that the task ends with the backend.
-struct Lookout(Weak<Sentinels>);
-
-impl Lookout {
-    async fn run(self) {
-        while let Some(sentinels) = self.0.upgrade() {
-            if let Err(error) = sentinels.ask().await {
-                sentinels.outage.begin(&error);
-            }
-            drop(sentinels);
-            sleep(jittered(LOOK_AGAIN)).await;
-            if !self.is_needed() {
-                break;
-            }
+/// Asks the sentinels at intervals while recoveries have a subscriber. An outage without one would otherwise never end.
+async fn look(sentinels: Weak<Sentinels>, running: Running) {
+    let is_needed =
+        |it: &Sentinels| it.network.recovery.is_awaited() || it.outage.ends_when_reached();
+    while let Some(now) = sentinels.upgrade() {
+        if let Err(error) = now.ask().await {
+            now.outage.begin(&error);
         }
-        let sentinels = Weak::clone(&self.0);
-        drop(self);
-        // A subscriber between the check and the drop found the flag set.
-        if let Some(sentinels) = sentinels.upgrade()
-            && sentinels.network.recovery.is_awaited()
-        {
-            sentinels.look_out();
+        drop(now);
+        sleep(jittered(LOOK_AGAIN)).await;
+        if !sentinels.upgrade().is_some_and(|it| is_needed(&it)) {
+            break;
         }
     }
-
-    /// An outage without a subscriber would otherwise never end.
-    fn is_needed(&self) -> bool {
-        self.0.upgrade().is_some_and(|sentinels| {
-            sentinels.network.recovery.is_awaited() || sentinels.outage.ends_when_reached()
-        })
-    }
-}
-
-impl Drop for Lookout {
-    fn drop(&mut self) {
-        if let Some(sentinels) = self.0.upgrade() {
-            sentinels.looking.store(false, Ordering::SeqCst);
-        }
+    drop(running);
+    if let Some(sentinels) = sentinels.upgrade()
+        && sentinels.network.recovery.is_awaited()
+    {
+        sentinels.look_out();
     }
 }
 
