@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::error::{CommandError, concerns_all_keys};
 use super::names::{Lease, Named, Names, RedisName, millis};
-use super::reply::{Outcomes, acquired, each, grants, held, list};
+use super::reply::{self, Outcomes, acquired, each, held, list};
 use super::script::{Script, Scripts};
 use super::send::call_with;
 use crate::LockKey;
@@ -258,18 +258,16 @@ impl Calls {
         for acquire in acquires {
             command.arg(Lease(acquire.lease)).arg(millis(acquire.ttl));
         }
-        self.acquire_by(script, route, &command, acquires, grants)
-            .await
+        self.acquire_by(script, route, &command, acquires).await
     }
 
-    /// Calls a script that acquires several keys of one slot, and whose reply has these outcomes.
+    /// Calls a script that acquires several keys of one slot.
     pub(super) async fn acquire_by(
         &self,
         script: &Script,
         route: &Route,
         command: &Cmd,
         acquires: &[AcquireRequest],
-        outcomes: fn(Value, usize) -> Outcomes<Acquired>,
     ) -> Outcomes<Acquired> {
         let release = || {
             let leases = acquires
@@ -289,7 +287,7 @@ impl Calls {
         {
             note(self.at(route, &acquire.key), Err(cause));
         }
-        let outcomes = outcomes(outcome?.value, acquires.len())?;
+        let outcomes = reply::acquires(outcome?.value, acquires.len())?;
         for (acquire, outcome) in acquires.iter().zip(&outcomes) {
             note(self.at(route, &acquire.key), outcome.as_ref());
         }

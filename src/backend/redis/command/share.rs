@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
 use super::error::unexpected;
 use super::names::{Lease, Named, RedisName, millis};
-use super::reply::{Outcomes, each, list, shares, spread};
+use super::reply::{Outcomes, each, list, spread};
 use super::send::call_with;
 use crate::backend::redis::connection::Undo;
 use crate::backend::redis::topology::Route;
@@ -76,7 +76,7 @@ impl Calls {
             return Ok(Vec::new());
         }
         let command = self.sharing(route, acquires, None);
-        self.acquire_by(&self.scripts.share, route, &command, acquires, shares)
+        self.acquire_by(&self.scripts.share, route, &command, acquires)
             .await
     }
 
