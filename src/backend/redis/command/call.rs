@@ -8,7 +8,7 @@ use redis::Cmd;
 
 use super::error::{CommandError, concerns_all_keys};
 use super::names::{Lease, Named, Names, RedisName, millis};
-use super::reply::{self, Outcomes, acquired, each, held, list};
+use super::reply::{self, Outcomes, acquired, each, list, renewed};
 use super::script::{Script, Scripts};
 use super::send::call_with;
 use crate::LockKey;
@@ -307,8 +307,7 @@ impl Calls {
         }
         let request = script.request(&command, renewals.len());
         let reply = call_with(script, route, &request).await?;
-        let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
-        Ok(each(list(reply.value, renewals.len())?, outcome))
+        Ok(each(list(reply.value, renewals.len())?, renewed))
     }
 }
 

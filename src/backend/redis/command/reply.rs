@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::{CommandError, no_ttl, refusal, unexpected};
-use crate::backend::{Acquired, BackendError, Contended, Holder, Released};
+use crate::backend::{Acquired, BackendError, Contended, Holder, Released, Renewed};
 use crate::observe;
 
 /// What the outcome of a release has in addition for each waiter that was passed over.
@@ -64,10 +64,12 @@ pub(super) fn acquires(reply: Value, acquires: usize) -> Outcomes<Acquired> {
     }
 }
 
-pub(super) fn held<T>(reply: Value, held: T, not_held: T) -> Result<T, BackendError> {
+/// Returns the outcome of a renewal in any mode.
+pub(super) fn renewed(reply: Value) -> Result<Renewed, BackendError> {
     match reply {
-        Value::Int(1) => Ok(held),
-        Value::Int(_) => Ok(not_held),
+        Value::Int(0) => Ok(Renewed::NotHeld),
+        Value::Int(1) => Ok(Renewed::Renewed),
+        Value::Int(2) => Ok(Renewed::Wanted),
         reply => Err(unexpected(&reply)),
     }
 }

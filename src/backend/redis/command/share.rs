@@ -5,9 +5,8 @@ use std::num::NonZeroU16;
 use redis::Cmd;
 
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
-use super::error::unexpected;
 use super::names::{Lease, Named, RedisName, millis};
-use super::reply::{Outcomes, each, list, spread};
+use super::reply::{Outcomes, each, list, renewed, spread};
 use super::send::call_with;
 use crate::backend::redis::connection::Undo;
 use crate::backend::redis::topology::Route;
@@ -182,13 +181,7 @@ impl Calls {
         }
         let request = script.request(&command, renewals.len());
         let reply = call_with(script, route, &request).await?;
-        let replies = list(reply.value, renewals.len())?;
-        Ok(each(replies, |reply| match reply {
-            redis::Value::Int(0) => Ok(Renewed::NotHeld),
-            redis::Value::Int(1) => Ok(Renewed::Renewed),
-            redis::Value::Int(2) => Ok(Renewed::Wanted),
-            reply => Err(unexpected(&reply)),
-        }))
+        Ok(each(list(reply.value, renewals.len())?, renewed))
     }
 }
 

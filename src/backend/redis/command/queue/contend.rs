@@ -49,23 +49,17 @@ impl Calls {
         let leave = || self.undo_one(&self.scripts.leave, at, lease);
         let call = script.acquire(&command, 1, Undo::new(&leave, ttl));
         match call_with(script, at.route, &call).await {
-            Err(error @ CommandError::Scattered(_)) => {
+            Err(error) if error.excludes_queue() => {
                 if let Some(route) = &at.sharded_by(&error) {
                     return Box::pin(self.contend(KeyRoute { route, ..at }, request)).await;
                 }
                 let acquired = self.without_queue(at, request).await;
                 note(at, acquired.as_ref());
-                if let Ok(Acquired::Granted { .. }) = &acquired {
+                match &acquired {
+                    Ok(_) if error.is_denied() => self.log_denied_queue(),
                     // If this fails, the place expires.
-                    drop(self.leave_queue_alone(at, lease).await);
-                }
-                acquired.map(Contended::from)
-            }
-            Err(error) if error.is_denied() => {
-                let acquired = self.without_queue(at, request).await;
-                note(at, acquired.as_ref());
-                if acquired.is_ok() {
-                    self.log_denied_queue();
+                    Ok(Acquired::Granted { .. }) => drop(self.leave_queue_alone(at, lease).await),
+                    _ => {}
                 }
                 acquired.map(Contended::from)
             }
