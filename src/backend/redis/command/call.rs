@@ -177,39 +177,27 @@ impl Calls {
             lease, ttl, mode, ..
         } = *request;
         let (scripts, period) = (&self.scripts, at.period);
-        // The counter that shows a loss of data is not the one that the nodes agree on.
-        let guard = period.map(|_| (at.fence(), at.quarantine()));
         let (body, agreed) = (at.body(), at.names.quorum_fence(at.route.slot()));
-        let intent = request.intent.filter(|_| self.are_queues_allowed());
+        let allowed = self.are_queues_allowed() && mode == Mode::Exclusive;
+        let intent = request.intent.filter(|_| allowed);
         let (script, queue) = match mode {
-            Mode::Exclusive => (&scripts.vote, intent.map(|_| at.queue())),
-            Mode::Shared | Mode::Permit => (&scripts.vote_shared, Some(at.queue())),
+            // Without an intent, the script uses no queue.
+            Mode::Exclusive => (&scripts.vote, intent.map_or(body, |_| at.queue())),
+            Mode::Shared | Mode::Permit => (&scripts.vote_shared, at.queue()),
         };
         let size = 2 * body.len() + 4 * agreed.len() + at.channel().len();
         let more = usize::from(period.is_some());
-        let keys = 2 + usize::from(queue.is_some()) + 2 * more;
-        let mut command = script.evalsha(keys, 7 + more, size + Lease::MAX_LEN + 4 * OVERHEAD);
-        match mode {
-            Mode::Exclusive => command.arg(body).arg(agreed).arg(queue),
-            Mode::Shared | Mode::Permit => command.arg(body).arg(queue).arg(agreed),
-        };
-        if let Some((fence, quarantine)) = guard {
-            command.arg(fence).arg(quarantine);
+        let args = 7 + more;
+        let mut command = script.evalsha(3 + 2 * more, args, size + Lease::MAX_LEN + 4 * OVERHEAD);
+        command.arg(body).arg(queue).arg(agreed);
+        if period.is_some() {
+            // The counter that shows a loss of data is not the one that the nodes agree on.
+            command.arg(at.fence()).arg(at.quarantine());
         }
-        match mode {
-            Mode::Exclusive => {
-                command.arg(Lease(lease)).arg(millis(ttl));
-                command.arg(counter).arg(confirmed);
-                command.arg(intent.map_or(0, millis));
-            }
-            Mode::Shared | Mode::Permit => {
-                command.arg(self.blind(at.route).unwrap_or(0));
-                command.arg(Named(mode, lease)).arg(millis(ttl));
-                command.arg(at.channel()).arg(0);
-                command.arg(counter).arg(confirmed);
-            }
-        }
-        command.arg(period);
+        command.arg(self.blind(at.route).unwrap_or(0));
+        command.arg(Named(mode, lease)).arg(millis(ttl));
+        command.arg(at.channel()).arg(intent.map_or(0, millis));
+        command.arg(counter).arg(confirmed).arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
         let sent = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &sent).await;

@@ -173,7 +173,10 @@ impl Scripts {
             acquire_all: repeatable("acquire_all", &[fence, lua!("acquire_all")]),
             acquire_body: repeatable("acquire_body", &[fence_elsewhere, lua!("acquire")]),
             counter: repeatable("counter", &[fence, lua!("started"), lua!("counter")]),
-            vote: repeatable("vote", &[fence_of_vote, guard, lua!("vote")]),
+            vote: repeatable(
+                "vote",
+                &[fence_of_vote, guard, lua!("vote_counter"), lua!("vote")],
+            ),
             vote_shared: repeatable(
                 "vote_shared",
                 &[fence_of_vote, guard, lua!("vote_counter"), share],
