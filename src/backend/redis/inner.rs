@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::command::{AcquireBatch, Calls};
-use super::connection::Network;
+use super::connection::ClientContext;
 use super::topology::{MinReplicas, Topology};
 
 pub(crate) struct Inner {
     pub(crate) calls: Arc<Calls>,
     pub(crate) topology: Box<dyn Topology>,
-    pub(crate) network: Arc<Network>,
+    pub(crate) context: Arc<ClientContext>,
     pub(crate) min_replicas: Option<MinReplicas>,
     /// One per connection. Empty if each acquire is a call of its own: in a cluster, where few keys share a
     /// slot, and if grants wait for replicas or may be in a quarantine.

@@ -23,7 +23,7 @@ use super::reply::remaining;
 use super::send::call;
 use crate::LockKey;
 use crate::backend::BackendError;
-use crate::backend::redis::connection::Network;
+use crate::backend::redis::connection::ClientContext;
 use crate::backend::redis::topology::{Route, Routes, Topology};
 
 /// The most concurrent checks at a node, whose connection serves other commands as well.
@@ -74,7 +74,7 @@ impl Calls {
 pub(crate) fn spread_quarantine(
     calls: &Arc<Calls>,
     topology: &dyn Topology,
-    network: &Network,
+    context: &ClientContext,
     key: &LockKey,
     rejection: &BackendError,
 ) {
@@ -89,7 +89,7 @@ pub(crate) fn spread_quarantine(
     };
     let counters = topology.counters(&node);
     let calls = Arc::clone(calls);
-    network.background.spawn(async move {
+    context.background.spawn(async move {
         // A counter whose check fails begins its quarantine with the next acquire.
         drop(prepare(&calls, counters).await);
         drop(running);

@@ -31,7 +31,7 @@ use super::link_state::LinkState;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{
-    CallSpan, CommandReply, Connector, Link, Network, OneTask, Outage, Request, Resend,
+    CallSpan, ClientContext, CommandReply, Connector, Link, OneTask, Outage, Request, Resend,
     request::undo,
 };
 use crate::observe::Part;
@@ -86,8 +86,8 @@ impl Connection {
         &self.connector
     }
 
-    pub(crate) fn network(&self) -> &Arc<Network> {
-        &self.connector.network
+    pub(crate) fn context(&self) -> &Arc<ClientContext> {
+        &self.connector.context
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -143,7 +143,7 @@ impl Connection {
             let span = CallSpan::begin(request, &link.address);
             // Pinned where it is made: each wrapper would move it.
             let reply = pin!(link.send(request.command, asking));
-            let reply = timeout(self.network().response_timeout, reply).await;
+            let reply = timeout(self.context().response_timeout, reply).await;
             span.end(reply.as_ref().ok());
             let outcome = match reply {
                 Ok(reply) => self.replied(&link, request, reply),
@@ -206,7 +206,7 @@ impl Connection {
             let link = self.await_link().await?;
             // Each is sent with its first poll, and `try_join` polls them in this order.
             let both = try_join(link.send(first, false), link.send(second, false));
-            match timeout(self.network().response_timeout, both).await {
+            match timeout(self.context().response_timeout, both).await {
                 Ok(Ok(replies)) => {
                     self.answered(&link);
                     return Ok(replies);
@@ -219,7 +219,7 @@ impl Connection {
                 }
                 Err(_elapsed) => {
                     self.mark_suspect(&link);
-                    let waited = self.network().response_timeout;
+                    let waited = self.context().response_timeout;
                     return Err(BackendError::unknown(Cause::NoReply(waited)));
                 }
             }
@@ -233,7 +233,7 @@ impl Connection {
         request: &Request<'_>,
         asking: bool,
     ) -> CommandError {
-        let waited = self.network().response_timeout;
+        let waited = self.context().response_timeout;
         link.mark_suspect();
         // The task ends an outage, so the outage begins first.
         self.unreached(&Cause::NoReply(waited));
@@ -253,9 +253,9 @@ impl Connection {
     /// Waits for a link that answers. An error means that nothing was sent.
     pub(crate) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
         let limit = if self.state().has_link() {
-            self.network().response_timeout
+            self.context().response_timeout
         } else {
-            self.network().connect_timeout
+            self.context().connect_timeout
         };
         let link = async {
             loop {
@@ -303,13 +303,13 @@ impl Connection {
     /// holder that subscribes soon after the end replaces it by a renewal. A quiet connection waits for its next
     /// command.
     pub(super) fn ended(self: &Arc<Self>) {
-        if self.is_quiet() || !self.network().recovery.ended() {
+        if self.is_quiet() || !self.context().recovery.ended() {
             return;
         }
         let pause = self.state().ended();
         let connection = Arc::downgrade(self);
         // The runtime that drove the link may be ending.
-        self.network().background.spawn(async move {
+        self.context().background.spawn(async move {
             sleep(pause).await;
             if let Some(connection) = connection.upgrade() {
                 let mut state = connection.state();

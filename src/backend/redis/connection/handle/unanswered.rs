@@ -31,7 +31,7 @@ impl Connection {
             return;
         };
         let connection = Arc::downgrade(self);
-        self.network().background.spawn(async move {
+        self.context().background.spawn(async move {
             // A script that no server knows. While writes are paused, no server answers a call of a script.
             let mut call = redis::cmd("EVALSHA");
             call.arg("0000000000000000000000000000000000000000").arg(0);
@@ -60,7 +60,7 @@ impl Connection {
         }
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let limit = self.probe_limit();
-        self.network().background.spawn(async move {
+        self.context().background.spawn(async move {
             let ping = redis::cmd("PING");
             match timeout(limit, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
@@ -74,7 +74,7 @@ impl Connection {
 
     /// The time for which a link is kept for the reply to a probe or an undo.
     pub(crate) fn probe_limit(&self) -> Duration {
-        self.network().response_timeout * PROBE_TIMEOUTS
+        self.context().response_timeout * PROBE_TIMEOUTS
     }
 
     /// Sends the undo of a command behind the command, on its link, which is kept until the reply.
@@ -85,7 +85,7 @@ impl Connection {
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let commands = (undo.commands)();
         let limit = undo.limit.min(self.probe_limit());
-        self.network().background.spawn(async move {
+        self.context().background.spawn(async move {
             match timeout(limit, link.undo(&commands, asking)).await {
                 Ok(Ok(())) => connection.answered(&link),
                 Ok(Err(_)) | Err(_) => connection.discard(&link),

@@ -145,8 +145,8 @@ impl Cluster {
             on_moved: Some(Box::new(on_moved)),
         };
         let settings = &self.settings.node;
-        let network = Arc::clone(&settings.network);
-        let notifier = Notifier::new(network, Some(endpoint), self.settings.kinds);
+        let context = Arc::clone(&settings.context);
+        let notifier = Notifier::new(context, Some(endpoint), self.settings.kinds);
         let origin = Origin::Server(member);
         Arc::new(Node::new(settings, origin, notifier))
     }

@@ -47,8 +47,8 @@ impl Cluster {
     fn start(&self) {
         if let Some(running) = self.refreshing.start() {
             let refreshing = refresh_suspect(Weak::clone(&self.myself), running);
-            let network = &self.settings.node.network;
-            network.background.spawn(refreshing);
+            let context = &self.settings.node.context;
+            context.background.spawn(refreshing);
         }
     }
 
@@ -65,7 +65,7 @@ impl Cluster {
         let learned = self.refresh().await;
         self.leave_seeds();
         let looking = look(Weak::clone(&self.myself));
-        self.settings.node.network.background.spawn(looking);
+        self.settings.node.context.background.spawn(looking);
         learned
     }
 
@@ -150,8 +150,8 @@ impl Cluster {
 
     /// Learns the view of another cluster if no lease of this one can be left.
     pub(super) fn replaced_by(&self, view: &View) -> Result<(), BackendError> {
-        let network = &self.settings.node.network;
-        if self.identity.doubt() >= network.longest_lease() {
+        let context = &self.settings.node.context;
+        if self.identity.doubt() >= context.longest_lease() {
             self.learn(view);
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl Cluster {
         drop(current);
         self.rehouse(&before);
         if recovered {
-            self.settings.node.network.recovery.report();
+            self.settings.node.context.recovery.report();
         }
     }
 }

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::votes::{Named, SentinelReply};
 use crate::backend::redis::command::{Cause, check, entry, unavailable, unexpected};
-use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Target};
+use crate::backend::redis::connection::{ClientContext, Connection, Connector, Origin, Target};
 
 /// A sentinel and the connection to it, which is kept for the next question.
 pub(super) struct Sentinel {
@@ -14,8 +14,8 @@ pub(super) struct Sentinel {
 }
 
 impl Sentinel {
-    pub(super) fn new(target: Target, network: Arc<Network>) -> Self {
-        let connector = Connector::new(Origin::Server(Arc::new(target)), 1, 0, network, None);
+    pub(super) fn new(target: Target, context: Arc<ClientContext>) -> Self {
+        let connector = Connector::new(Origin::Server(Arc::new(target)), 1, 0, context, None);
         Self {
             connection: Arc::new(Connection::quiet(Arc::new(connector))),
         }
@@ -28,7 +28,7 @@ impl Sentinel {
     /// If dropped, a task still waits for the reply. It replaces a connection that does not reply, and
     /// completes a dial.
     pub(super) async fn ask(self: &Arc<Self>, service: &str) -> SentinelReply {
-        let background = self.connection.network().background;
+        let background = self.connection.context().background;
         let (sentinel, service) = (Arc::clone(self), service.to_owned());
         let reply = background.run(async move { sentinel.query(&service).await });
         let ended = || Err(unavailable(Cause::NoRuntime));

@@ -20,7 +20,7 @@ use super::known::Known;
 use super::question::Sentinel;
 use super::votes::Votes;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{Locate, Network, OneTask, Outage, Running, Target};
+use crate::backend::redis::connection::{ClientContext, Locate, OneTask, Outage, Running, Target};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::observe::Part;
@@ -36,7 +36,7 @@ pub(crate) struct Sentinels {
     address: String,
     /// The credentials for the primary, at any address.
     login: Target,
-    network: Arc<Network>,
+    context: Arc<ClientContext>,
     known: Mutex<Known>,
     /// The address of the known primary.
     primary: Mutex<Option<String>>,
@@ -50,14 +50,14 @@ impl Sentinels {
         targets: Vec<Target>,
         service: String,
         login: RedisConnectionInfo,
-        network: Arc<Network>,
+        context: Arc<ClientContext>,
     ) -> Self {
         // RESP3 announces the end of a connection. A proxy may demand RESP2.
         let protocol = targets[0].info.redis_settings().protocol();
         let login = login.set_protocol(protocol);
         let sentinel = |target: &Target| {
             let target = target.with(login.clone());
-            Arc::new(Sentinel::new(target, Arc::clone(&network)))
+            Arc::new(Sentinel::new(target, Arc::clone(&context)))
         };
         let address = address(&targets, &service);
         let outage = Outage::new(
@@ -71,7 +71,7 @@ impl Sentinels {
             login: targets[0].clone(),
             service,
             address,
-            network,
+            context,
             known: Mutex::default(),
             primary: Mutex::default(),
             looking: OneTask::default(),
@@ -90,8 +90,8 @@ impl Sentinels {
     /// If dropped, tasks still wait for the replies of the sentinels, and discard them.
     async fn ask(&self) -> Result<Target, BackendError> {
         // Sentinels that do not reply must leave time to connect.
-        let network = &self.network;
-        let limit = network.response_timeout.min(network.connect_timeout / 4);
+        let context = &self.context;
+        let limit = context.response_timeout.min(context.connect_timeout / 4);
         let mut deadline = Instant::now() + limit;
         let mut replies: FuturesUnordered<_> = self
             .sentinels
@@ -141,7 +141,7 @@ impl Sentinels {
             );
             // Holders ask the new primary whether it has their leases, waiters try there, and the
             // subscription follows.
-            self.network.recovery.report();
+            self.context.recovery.report();
         }
         Some(primary)
     }
@@ -184,7 +184,7 @@ impl Locate for Sentinels {
     fn look_out(self: Arc<Self>) {
         if let Some(running) = self.looking.start() {
             let looking = look(Arc::downgrade(&self), running);
-            self.network.background.spawn(looking);
+            self.context.background.spawn(looking);
         }
     }
 }
@@ -192,7 +192,7 @@ impl Locate for Sentinels {
 /// Asks the sentinels at intervals while recoveries have a subscriber. An outage without one would otherwise never end.
 async fn look(sentinels: Weak<Sentinels>, running: Running) {
     let is_needed =
-        |it: &Sentinels| it.network.recovery.is_awaited() || it.outage.ends_when_reached();
+        |it: &Sentinels| it.context.recovery.is_awaited() || it.outage.ends_when_reached();
     while let Some(now) = sentinels.upgrade() {
         if let Err(error) = now.ask().await {
             now.outage.begin(&error);
@@ -205,7 +205,7 @@ async fn look(sentinels: Weak<Sentinels>, running: Running) {
     }
     drop(running);
     if let Some(sentinels) = sentinels.upgrade()
-        && sentinels.network.recovery.is_awaited()
+        && sentinels.context.recovery.is_awaited()
     {
         sentinels.look_out();
     }
