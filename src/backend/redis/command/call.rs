@@ -1,6 +1,5 @@
 //! Typed calls of the scripts, sent along routes.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -122,17 +121,7 @@ impl Calls {
         }
     }
 
-    pub(crate) fn acquire<'a>(
-        &'a self,
-        at: KeyRoute<'a>,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Pin<Box<impl Future<Output = Result<Acquired, BackendError>> + 'a>> {
-        // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
-        Box::pin(self.acquire_one(at, lease, ttl))
-    }
-
-    async fn acquire_one(
+    pub(crate) async fn acquire(
         &self,
         at: KeyRoute<'_>,
         lease: LeaseId,
@@ -152,7 +141,7 @@ impl Calls {
         let outcome = call_with(script, at.route, &request).await;
         if let Err(error @ CommandError::Scattered(_)) = &outcome {
             if let Some(route) = &at.sharded_by(error) {
-                return Box::pin(self.acquire_one(KeyRoute { route, ..at }, lease, ttl)).await;
+                return Box::pin(self.acquire(KeyRoute { route, ..at }, lease, ttl)).await;
             }
             // Boxed, so that the usual acquire does not contain it.
             let scattered = Box::pin(self.acquire_scattered(at, lease, ttl)).await;

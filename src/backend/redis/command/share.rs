@@ -26,9 +26,9 @@ impl Calls {
         at: KeyRoute<'_>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
+        // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
         match request.mode {
-            Mode::Exclusive => self.acquire(at, request.lease, request.ttl).await,
-            // Boxed, so that an exclusive acquire does not contain the future of a shared one.
+            Mode::Exclusive => Box::pin(self.acquire(at, request.lease, request.ttl)).await,
             Mode::Shared | Mode::Permit => Box::pin(self.share(at, request)).await,
         }
     }
