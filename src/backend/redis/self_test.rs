@@ -268,21 +268,12 @@ fn replica(hello: Option<&Value>) -> Option<String> {
 
 /// Returns a warning if the server may evict locks. Without the permission to ask there is none.
 async fn eviction(connection: &Arc<Connection>) -> Option<String> {
-    let mut config = redis::cmd("CONFIG");
-    config.arg("GET").arg("maxmemory-policy");
-    let policy = match connection.query(&config, Resend::Repeatable).await {
-        Ok(reply) => entry(&reply, "maxmemory-policy")?,
-        Err(silent) if !is_reply(&silent) => return None,
-        Err(_denied) => {
-            let mut info = redis::cmd("INFO");
-            info.arg("memory");
-            let reply = connection.query(&info, Resend::Repeatable).await.ok()?;
-            let text = text(&reply)?;
-            let lines = text.lines();
-            let mut policies = lines.filter_map(|line| line.strip_prefix("maxmemory_policy:"));
-            policies.next()?.trim().to_owned()
-        }
-    };
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    let reply = connection.query(&info, Resend::Repeatable).await.ok()?;
+    let text = text(&reply)?;
+    let mut lines = text.lines();
+    let policy = lines.find_map(|line| line.strip_prefix("maxmemory_policy:"))?;
     (policy != "noeviction")
         .then(|| format!("server may evict held locks (maxmemory-policy {policy}): set noeviction"))
 }
