@@ -64,8 +64,11 @@ impl Candidacy {
         let duplicate = self.inner.duplicate();
         match elected.filter(|_| duplicate.is_none()) {
             Some(counter) => {
-                self.teach(counter);
-                self.leave();
+                // Nodes that lost their counters receive this one. The grant does not wait for them.
+                for node in self.election.forgetful() {
+                    self.ask(node, Fence::Confirm(counter));
+                }
+                self.inner.finish(self.votes);
                 Ok(Acquired::granted(counter))
             }
             None => match (self.concede(began).await, duplicate) {
@@ -86,13 +89,6 @@ impl Candidacy {
             }
         }
         self.answers(|election| election.agreement(counter)).await
-    }
-
-    /// Sends the counter to a node that lost its own. The grant does not wait for it.
-    fn teach(&mut self, counter: u64) {
-        for node in self.election.forgetful() {
-            self.ask(node, Fence::Confirm(counter));
-        }
     }
 
     fn ask(&mut self, node: usize, fence: Fence) {
@@ -154,11 +150,6 @@ impl Candidacy {
                 },
             }
         }
-    }
-
-    /// Continues votes without a waiter in a task.
-    fn leave(self) {
-        self.inner.finish(self.votes);
     }
 
     async fn concede(self, began: Instant) -> Vote {

@@ -22,11 +22,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    pub(super) fn new(nodes: Vec<Arc<dyn ErasedNode>>, node_timeout: Duration) -> Arc<Self> {
-        Self::with_clock(nodes, node_timeout, wall_clock)
-    }
-
-    pub(super) fn with_clock(
+    pub(super) fn new(
         nodes: Vec<Arc<dyn ErasedNode>>,
         node_timeout: Duration,
         clock: fn() -> u64,

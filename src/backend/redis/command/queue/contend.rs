@@ -10,9 +10,7 @@ use crate::backend::redis::command::names::{Lease, Named, millis};
 use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Undo;
-use crate::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Mode,
-};
+use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Mode};
 
 impl Calls {
     /// Contends for a key in the order of its queue.
@@ -102,10 +100,7 @@ impl Calls {
         match request.mode {
             Mode::Exclusive => Box::pin(self.acquire_scattered(at, lease, ttl)).await,
             Mode::Shared | Mode::Permit => {
-                let request = AcquireRequest::new(request.key.clone(), lease, ttl)
-                    .with_mode(request.mode)
-                    .with_limit(request.limit);
-                Box::pin(self.share_scattered(at, &request)).await
+                Box::pin(self.share_scattered(at, &request.to_acquire())).await
             }
         }
     }
