@@ -38,8 +38,6 @@ pub(crate) struct Sentinels {
     login: Target,
     context: Arc<ClientContext>,
     known: Mutex<Known>,
-    /// The address of the known primary.
-    primary: Mutex<Option<String>>,
     looking: OneTask,
     outage: Outage,
 }
@@ -73,14 +71,13 @@ impl Sentinels {
             address,
             context,
             known: Mutex::default(),
-            primary: Mutex::default(),
             looking: OneTask::default(),
             outage,
         }
     }
 
-    fn last_primary(&self) -> MutexGuard<'_, Option<String>> {
-        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the server to connect to: see [the rule](super).
@@ -122,14 +119,13 @@ impl Sentinels {
     }
 
     fn decide(&self, votes: &Votes) -> Option<Target> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         let (named, is_known) = known.decide(votes, Instant::now())?;
         let primary = self.login.at(&named.host, named.port);
         if !is_known {
             return Some(primary);
         }
-        // Under the lock of the decision, so that an earlier one does not overtake a later one.
-        let before = self.last_primary().replace(primary.address.clone());
+        let before = known.address.replace(primary.address.clone());
         drop(known);
         self.outage.end();
         if before.is_some_and(|before| before != primary.address) {
@@ -172,9 +168,8 @@ impl Locate for Sentinels {
 
     /// Returns `true` if another server is known to be the primary.
     fn has_left(&self, address: &str) -> bool {
-        self.last_primary()
-            .as_ref()
-            .is_some_and(|primary| primary != address)
+        let known = self.known();
+        known.address.as_ref().is_some_and(|known| known != address)
     }
 
     fn can_move(&self) -> bool {
