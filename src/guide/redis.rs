@@ -145,8 +145,8 @@
 //!
 //! The backend tries its scripts when it connects, under names that begin with `self-test:` after the prefix. It
 //! fails if a permission is missing. Some permissions are not tried, and are first needed by the command itself:
-//! those of shared locks, those of the nodes of a `Quorum`, and `+hgetall`. A connect under exactly this user leaves denials of `info`,
-//! `config|get` and `hgetall` in `ACL LOG`, which are harmless. Without the permissions for sorted sets (`+zadd` to
+//! those of shared locks, those of the nodes of a `Quorum`, and `+hgetall`. A connect under exactly this user leaves
+//! denials of `info` and `hgetall` in `ACL LOG`, which are harmless. Without the permissions for sorted sets (`+zadd` to
 //! `+zrevrangebyscore`), the backend warns, and the waiters of several processes have no order.
 //!
 //! [`address_map`]: crate::backend::redis::RedisBackendBuilder::address_map

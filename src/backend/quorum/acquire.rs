@@ -54,12 +54,7 @@ impl Candidacy {
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
-            if self.inner.is_behind(node) {
-                let behind = Err(fault::behind());
-                self.election.cast(node, behind, began);
-            } else {
-                self.ask(node, Fence::Propose(proposal));
-            }
+            self.ask(node, Fence::Propose(proposal));
         }
         let elected = match self.answers(Election::standing).await {
             Some(counter) => self.agree(counter.max(proposal)).await,
@@ -69,8 +64,11 @@ impl Candidacy {
         let duplicate = self.inner.duplicate();
         match elected.filter(|_| duplicate.is_none()) {
             Some(counter) => {
-                self.teach(counter);
-                self.leave();
+                // Nodes that lost their counters receive this one. The grant does not wait for them.
+                for node in self.election.forgetful() {
+                    self.ask(node, Fence::Confirm(counter));
+                }
+                self.inner.finish(self.votes);
                 Ok(Acquired::granted(counter))
             }
             None => match (self.concede(began).await, duplicate) {
@@ -91,13 +89,6 @@ impl Candidacy {
             }
         }
         self.answers(|election| election.agreement(counter)).await
-    }
-
-    /// Sends the counter to a node that lost its own. The grant does not wait for it.
-    fn teach(&mut self, counter: u64) {
-        for node in self.election.forgetful() {
-            self.ask(node, Fence::Confirm(counter));
-        }
     }
 
     fn ask(&mut self, node: usize, fence: Fence) {
@@ -127,8 +118,15 @@ impl Candidacy {
             // It was released while its vote was in flight, so the release is sent here.
             if let Some(claim) = inner.ledger.reclaim(node, &key, lease) {
                 match answer {
-                    Ok(_) => inner.release_claimed(claim),
-                    Err(_) => inner.owe([claim]),
+                    Ok(_) => {
+                        let mut release = Flight::new();
+                        release.push(node, inner.release_at(node, vec![(0, claim)]));
+                        inner.finish(release);
+                    }
+                    Err(_) => {
+                        drop(claim);
+                        inner.repeat_releases(node);
+                    }
                 }
             }
             answer
@@ -152,11 +150,6 @@ impl Candidacy {
                 },
             }
         }
-    }
-
-    /// Continues votes without a waiter in a task.
-    fn leave(self) {
-        self.inner.finish(self.votes);
     }
 
     async fn concede(self, began: Instant) -> Vote {

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::node::ErasedNode;
-use super::release::release_ownerless;
+use super::release::release;
+use super::tally::{Agreed, Tally};
 use super::{acquire, fault};
 use crate::LockKey;
 use crate::backend::{
@@ -29,32 +30,6 @@ impl Inner {
     }
 }
 
-#[derive(Default)]
-struct Tally {
-    renewed: usize,
-    /// A node that renewed the lease reports an exclusive one that waits.
-    wanted: bool,
-    not_held: usize,
-    failures: Vec<BackendError>,
-}
-
-impl Tally {
-    /// Returns the result on which a majority agrees, if any.
-    fn outcome(&self, nodes: usize) -> Option<Renewed> {
-        let majority = nodes / 2 + 1;
-        if self.renewed >= majority {
-            Some(match self.wanted {
-                true => Renewed::Wanted,
-                false => Renewed::Renewed,
-            })
-        } else if self.not_held >= majority {
-            Some(Renewed::NotHeld)
-        } else {
-            None
-        }
-    }
-}
-
 /// Renews leases. A renewal that arrives after the release of its lease creates no lease, so it needs no
 /// claim.
 pub(super) async fn renew(
@@ -72,40 +47,42 @@ pub(super) async fn renew(
     }
     let (mut flight, deadline) = inner.ask_all(|node| node.renew(renewals.to_vec()));
     let mut tallies: Vec<Tally> = renewals.iter().map(|_| Tally::default()).collect();
+    // The nodes that renewed the lease report an exclusive one that waits.
+    let mut wanted = vec![false; renewals.len()];
     while let Some((_, outcomes)) = flight.next_until(deadline).await {
-        for (tally, outcome) in tallies.iter_mut().zip(outcomes) {
+        for ((tally, wanted), outcome) in tallies.iter_mut().zip(&mut wanted).zip(outcomes) {
             match outcome {
                 Ok(renewed @ (Renewed::Renewed | Renewed::Wanted)) => {
-                    tally.renewed += 1;
-                    tally.wanted |= renewed == Renewed::Wanted;
+                    tally.done += 1;
+                    *wanted |= renewed == Renewed::Wanted;
                 }
                 Ok(Renewed::NotHeld) => tally.not_held += 1,
                 Err(error) => tally.failures.push(error),
             }
         }
-        if tallies.iter().all(|tally| tally.outcome(nodes).is_some()) {
+        if tallies.iter().all(|tally| tally.agreed(nodes).is_some()) {
             break;
         }
     }
     // A slow node renews the lease when the command arrives.
     inner.finish(flight);
-    let outcomes = tallies.into_iter().map(|tally| match tally.outcome(nodes) {
-        Some(outcome) => Ok(outcome),
-        None => {
-            let silent = nodes - tally.renewed - tally.not_held - tally.failures.len();
-            Err(fault::no_majority(tally.failures, silent, nodes, true))
-        }
+    let tallies = tallies.into_iter().zip(wanted);
+    let outcomes = tallies.map(|(tally, wanted)| match tally.agreed(nodes) {
+        Some(Agreed::Done) if wanted => Ok(Renewed::Wanted),
+        Some(Agreed::Done) => Ok(Renewed::Renewed),
+        Some(Agreed::NotHeld) => Ok(Renewed::NotHeld),
+        None => Err(tally.no_majority(nodes, true)),
     });
     let outcomes: Vec<_> = outcomes.collect();
     // A lost lease has no owner that releases it. Nodes that still hold it have just renewed it, and
-    // would not report their counters until it expires.
+    // would not report their counters until it expires. What they do not confirm is repeated.
     let lost = outcomes.iter().zip(renewals);
     let lost = lost.filter(|(outcome, _)| matches!(outcome, Ok(Renewed::NotHeld)));
     let lost: Vec<_> = lost
         .map(|(_, it)| Release::new(it.key.clone(), it.lease))
         .collect();
     if !lost.is_empty() {
-        release_ownerless(inner, &lost).await;
+        drop(release(inner, &lost).await);
     }
     outcomes
 }
@@ -119,44 +96,48 @@ pub(super) async fn downgrade(
     inner: &Arc<Inner>,
     lease: &Renewal,
 ) -> Result<Downgraded, BackendError> {
-    let (nodes, majority) = (inner.nodes.len(), inner.majority());
+    let nodes = inner.nodes.len();
     let until = Instant::now() + lease.ttl;
     inner.ledger.prolong(&lease.key, lease.lease, until);
     let (mut flight, deadline) = inner.ask_all(|node| node.downgrade(lease.clone()));
-    let (mut shared, mut not_held, mut failures) = (0, 0, Vec::new());
-    while shared < majority && not_held < majority {
+    let mut tally = Tally::default();
+    while tally.agreed(nodes).is_none() {
         match flight.next_until(deadline).await {
-            Some((_, Ok(Downgraded::Shared { .. }))) => shared += 1,
-            Some((_, Ok(Downgraded::NotHeld))) => not_held += 1,
-            Some((_, Err(error))) => failures.push(error),
+            Some((_, Ok(Downgraded::Shared { .. }))) => tally.done += 1,
+            Some((_, Ok(Downgraded::NotHeld))) => tally.not_held += 1,
+            Some((_, Err(error))) => tally.failures.push(error),
             None => break,
         }
     }
     inner.finish(flight);
-    if shared >= majority {
-        let Renewal {
-            key, lease, ttl, ..
-        } = lease.clone();
-        let request = AcquireRequest::new(key, lease, ttl).with_mode(Mode::Shared);
-        return match acquire::try_acquire(inner, &request).await {
-            Ok(Acquired::Granted { counter }) => Ok(Downgraded::shared(counter)),
-            Ok(Acquired::Busy { .. }) => Ok(Downgraded::NotHeld),
-            Err(error) => Err(BackendError::unknown(error)),
-        };
+    match tally.agreed(nodes) {
+        Some(Agreed::Done) => {
+            let Renewal {
+                key, lease, ttl, ..
+            } = lease.clone();
+            let request = AcquireRequest::new(key, lease, ttl).with_mode(Mode::Shared);
+            match acquire::try_acquire(inner, &request).await {
+                Ok(Acquired::Granted { counter }) => Ok(Downgraded::shared(counter)),
+                Ok(Acquired::Busy { .. }) => Ok(Downgraded::NotHeld),
+                Err(error) => Err(BackendError::unknown(error)),
+            }
+        }
+        Some(Agreed::NotHeld) => {
+            drop(release(inner, &[Release::new(lease.key.clone(), lease.lease)]).await);
+            Ok(Downgraded::NotHeld)
+        }
+        None => {
+            let failures = &tally.failures;
+            let may_have = failures.iter().any(BackendError::may_have_taken_effect);
+            let unsettled = tally.done + tally.silent(nodes) > 0 || may_have;
+            let error = tally.no_majority(nodes, unsettled);
+            // A majority may reject the lease for good, and other nodes still share it.
+            Err(match unsettled && !error.may_have_taken_effect() {
+                true => BackendError::unknown(error),
+                false => error,
+            })
+        }
     }
-    if not_held >= majority {
-        release_ownerless(inner, &[Release::new(lease.key.clone(), lease.lease)]).await;
-        return Ok(Downgraded::NotHeld);
-    }
-    let silent = nodes - shared - not_held - failures.len();
-    let may_have = failures.iter().any(BackendError::may_have_taken_effect);
-    let unsettled = shared + silent > 0 || may_have;
-    let error = fault::no_majority(failures, silent, nodes, unsettled);
-    // A majority may reject the lease for good, and other nodes still share it.
-    Err(match unsettled && !error.may_have_taken_effect() {
-        true => BackendError::unknown(error),
-        false => error,
-    })
 }
 
 /// Returns the holder that a majority of the nodes reports. With shared leases, each node may report another one of
@@ -207,59 +188,20 @@ pub(super) async fn force_release(
 ) -> Result<ForceReleased, BackendError> {
     let (nodes, majority) = (inner.nodes.len(), inner.majority());
     let (mut flight, deadline) = inner.ask_all(command);
-    let (mut not_held, mut released, mut failures) = (0, 0, Vec::new());
+    let mut tally = Tally::default();
     // A lease on a minority holds no lock, so one node does not decide.
-    while released < majority && nodes - not_held >= majority {
+    while tally.agreed(nodes).is_none() {
         match flight.next_until(deadline).await {
-            Some((_, Ok(ForceReleased::Released))) => released += 1,
-            Some((_, Ok(ForceReleased::NotHeld))) => not_held += 1,
-            Some((_, Err(error))) => failures.push(error),
+            Some((_, Ok(ForceReleased::Released))) => tally.done += 1,
+            Some((_, Ok(ForceReleased::NotHeld))) => tally.not_held += 1,
+            Some((_, Err(error))) => tally.failures.push(error),
             None => break,
         }
     }
     inner.finish(flight);
-    if nodes - not_held < majority {
-        Ok(ForceReleased::NotHeld)
-    } else if released + not_held >= majority {
-        Ok(ForceReleased::Released)
-    } else {
-        let silent = nodes - released - not_held - failures.len();
-        Err(fault::no_majority(failures, silent, nodes, true))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_report_of_wanted_lease_counts() {
-        let tally = Tally {
-            renewed: 2,
-            wanted: true,
-            ..Tally::default()
-        };
-        assert_eq!(tally.outcome(3), Some(Renewed::Wanted));
-        assert_eq!(tally.outcome(5), None, "no majority");
-    }
-
-    #[test]
-    fn renewal_requires_majority() {
-        for (nodes, renewed, not_held, expected) in [
-            (3, 2, 1, Some(Renewed::Renewed)),
-            (3, 1, 2, Some(Renewed::NotHeld)),
-            (3, 1, 1, None),
-            (4, 2, 2, None),
-            (5, 2, 2, None),
-            (5, 2, 3, Some(Renewed::NotHeld)),
-        ] {
-            let tally = Tally {
-                renewed,
-                not_held,
-                ..Tally::default()
-            };
-            let counts = format!("{renewed} and {not_held} of {nodes}");
-            assert_eq!(tally.outcome(nodes), expected, "{counts}");
-        }
+    match tally.agreed(nodes) {
+        Some(Agreed::NotHeld) => Ok(ForceReleased::NotHeld),
+        _ if tally.done + tally.not_held >= majority => Ok(ForceReleased::Released),
+        _ => Err(tally.no_majority(nodes, true)),
     }
 }

@@ -163,18 +163,11 @@ impl Backend for Quorum {
     }
 
     async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
-        let ContendRequest {
-            key,
-            lease,
-            ttl,
-            mode,
-            ..
-        } = request;
-        let mut request = AcquireRequest::new(key.clone(), *lease, *ttl).with_mode(*mode);
-        if *mode == Mode::Exclusive {
-            request = request.with_intent(INTENT);
+        let mut acquire = request.to_acquire();
+        if request.mode == Mode::Exclusive {
+            acquire = acquire.with_intent(INTENT);
         }
-        Ok(self.try_acquire(&request).await?.into())
+        Ok(self.try_acquire(&acquire).await?.into())
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {

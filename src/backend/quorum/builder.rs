@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::backend::Quorum;
 use super::fault;
-use super::inner::Inner;
+use super::inner::{Inner, wall_clock};
 use super::node::{ErasedNode, Node};
 use crate::ConfigError;
 use crate::backend::Erased;
@@ -77,7 +77,7 @@ impl QuorumBuilder {
                 format!("{timeout:?} is not within {MIN_NODE_TIMEOUT:?} to {MAX_NODE_TIMEOUT:?}");
             return Err(ConfigError::new("node_timeout", problem));
         }
-        let inner = Inner::new(self.nodes, timeout);
+        let inner = Inner::new(self.nodes, timeout, wall_clock);
         match inner.duplicate() {
             Some(nodes) => Err(ConfigError::new("node", fault::same_server(&nodes))),
             None => Ok(Quorum::new(inner)),

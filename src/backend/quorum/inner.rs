@@ -1,7 +1,7 @@
 //! The shared state of the handles and tasks of one quorum.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use smallvec::SmallVec;
@@ -9,32 +9,27 @@ use smallvec::SmallVec;
 use super::flight::Flight;
 use super::ledger::Ledger;
 use super::node::ErasedNode;
-use super::owed::Owed;
-use crate::task::Spawner;
+use crate::task::{RuntimeId, Spawner};
 
 pub(super) struct Inner {
     pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
     pub(super) node_timeout: Duration,
     pub(super) ledger: Arc<Ledger>,
-    /// By node.
-    pub(super) owed: Vec<Owed>,
+    /// The nodes and runtimes with a task that repeats releases.
+    pub(super) repeating: Mutex<Vec<(usize, RuntimeId)>>,
     pub(super) proposals: Proposals,
     pub(super) spawner: Spawner,
 }
 
 impl Inner {
-    pub(super) fn new(nodes: Vec<Arc<dyn ErasedNode>>, node_timeout: Duration) -> Arc<Self> {
-        Self::with_clock(nodes, node_timeout, wall_clock)
-    }
-
-    pub(super) fn with_clock(
+    pub(super) fn new(
         nodes: Vec<Arc<dyn ErasedNode>>,
         node_timeout: Duration,
         clock: fn() -> u64,
     ) -> Arc<Self> {
         Arc::new(Self {
             ledger: Ledger::new(nodes.len()),
-            owed: nodes.iter().map(|_| Owed::default()).collect(),
+            repeating: Mutex::default(),
             nodes,
             node_timeout,
             proposals: Proposals::new(clock),

@@ -47,6 +47,13 @@ struct Entries {
 }
 
 impl Entries {
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        let stays = |entry: &Entry| entry.until > now || entry.is_claimed();
+        self.leases.retain(|_, entry| stays(entry));
+        self.sweep_at = 64.max(2 * self.leases.len());
+    }
+
     /// Claims a node for a command that is sent now.
     fn claimed(&mut self) -> NodeState {
         self.claims += 1;
@@ -67,6 +74,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Returns `true` if the node may hold a lease that is not wanted any more, and no command releases it there.
+    fn is_owed_by(&self, node: usize, now: Instant) -> bool {
+        self.unwanted && self.until > now && self.nodes[node] == NodeState::In
+    }
+
     /// Returns `true` if a command in flight may still take effect. Its reply belongs to this entry.
     fn is_claimed(&self) -> bool {
         self.nodes.iter().any(|state| state.is_claimed())
@@ -117,10 +129,7 @@ impl Ledger {
     pub(super) fn open(&self, key: &LockKey, lease: LeaseId, until: Instant) {
         let mut entries = self.entries();
         if entries.leases.len() >= entries.sweep_at {
-            let now = Instant::now();
-            let stays = |entry: &Entry| entry.until > now || entry.is_claimed();
-            entries.leases.retain(|_, entry| stays(entry));
-            entries.sweep_at = 64.max(2 * entries.leases.len());
+            entries.sweep();
         }
         let entry = entries.leases.entry((key.clone(), lease));
         let entry = entry.or_insert_with(|| Entry {
@@ -219,6 +228,30 @@ impl Ledger {
         Some(Claim::new(self, node, &name, NodeState::In, claimed))
     }
 
+    /// Removes the leases that must have expired.
+    pub(super) fn sweep(&self) {
+        self.entries().sweep();
+    }
+
+    /// Returns claims that release leases which the node owes, at most so many.
+    pub(super) fn owed(self: &Arc<Self>, node: usize, most: usize) -> Vec<Claim> {
+        let (mut entries, now) = (self.entries(), Instant::now());
+        let claimed = entries.claimed();
+        let leases = entries.leases.iter_mut();
+        let owed = leases.filter(|(_, entry)| entry.is_owed_by(node, now));
+        let claims = owed.take(most).map(|(name, entry)| {
+            entry.nodes[node] = claimed;
+            Claim::new(self, node, name, NodeState::In, claimed)
+        });
+        claims.collect()
+    }
+
+    pub(super) fn owes_nothing(&self, node: usize) -> bool {
+        let (entries, now) = (self.entries(), Instant::now());
+        let mut leases = entries.leases.values();
+        !leases.any(|entry| entry.is_owed_by(node, now))
+    }
+
     /// Returns `true` if no node can hold a lease that is not wanted any more.
     pub(super) fn is_out(&self, key: &LockKey, lease: LeaseId) -> bool {
         !self.entries().leases.contains_key(&(key.clone(), lease))
@@ -262,13 +295,6 @@ impl Claim {
 
     pub(super) fn name(&self) -> &KeyLease {
         &self.name
-    }
-
-    /// Returns `true` if the lease may still be at the node.
-    pub(super) fn is_owed(&self, now: Instant) -> bool {
-        let entries = self.ledger.entries();
-        let entry = entries.leases.get(&self.name);
-        entry.is_some_and(|entry| entry.until > now && entry.nodes[self.node] == self.claimed)
     }
 
     /// Records that the lease may be at the node until `until`, also if a release has taken over this claim.

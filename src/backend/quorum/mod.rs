@@ -17,6 +17,8 @@
 //! For each node, one task per runtime repeats the releases that the node does not confirm ([`owed`]), with backoff,
 //! until the node replies, or the leases must have expired there. The task keeps the backend for its first 2 s, and ends
 //! with it afterwards.
+//!
+//! The other commands need no order among the nodes. They count replies ([`tally`]) until a majority agrees.
 
 mod acquire;
 mod ask;
@@ -30,6 +32,7 @@ mod ledger;
 mod node;
 mod owed;
 mod release;
+mod tally;
 #[cfg(test)]
 mod tests;
 

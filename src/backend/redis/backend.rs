@@ -138,10 +138,10 @@ impl RedisBackend {
             let Inner {
                 calls,
                 topology,
-                network,
+                context,
                 ..
             } = &*self.inner;
-            spread_quarantine(calls, &**topology, network, key, rejection);
+            spread_quarantine(calls, &**topology, context, key, rejection);
         }
     }
 }
@@ -167,16 +167,16 @@ impl Backend for RedisBackend {
             Mode::Exclusive => &inner.acquire_batches,
             Mode::Shared | Mode::Permit => &inner.share_batches,
         };
-        let batch = inner.topology.acquire_batch(key);
+        let batch = inner.topology.shared_connection(key);
         if let Some(batch) = batch.and_then(|index| batches.get(index)) {
             return batch.acquire(request).await;
         }
         let route = inner.topology.route(key)?;
-        inner.network.saw_lease(request.ttl);
+        inner.context.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let outcome = inner.calls.acquire_in_mode(at, request).await;
         if let Ok(Acquired::Busy { ttl }) = outcome {
-            inner.network.saw_lease(ttl);
+            inner.context.saw_lease(ttl);
         }
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
@@ -193,13 +193,16 @@ impl Backend for RedisBackend {
             return Ok(self.try_acquire(&request).await?.into());
         }
         let route = inner.topology.route(key)?;
-        inner.network.saw_lease(request.ttl);
+        inner.context.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
         let mut request = request.clone();
-        request.listens = request.listens && inner.is_subscribed(key);
+        if request.listens {
+            let channel = inner.calls.names.channel(key).to_text();
+            request.listens = route.notifier().is_subscribed(&channel);
+        }
         let outcome = inner.calls.contend(at, &request).await;
         if let Ok(Contended::Waiting { ttl, .. }) = outcome {
-            inner.network.saw_lease(ttl);
+            inner.context.saw_lease(ttl);
         }
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome
@@ -218,11 +221,11 @@ impl Backend for RedisBackend {
         let Inner {
             calls,
             topology,
-            network,
+            context,
             ..
         } = &*self.inner;
         let ttls = renewals.iter().map(|it| it.ttl);
-        ttls.for_each(|ttl| network.saw_lease(ttl));
+        ttls.for_each(|ttl| context.saw_lease(ttl));
         let call =
             |route: Route, batch: Vec<_>| async move { calls.renew_all(&route, &batch).await };
         in_batches(&**topology, renewals, |it| &it.key, call).await
@@ -240,11 +243,17 @@ impl Backend for RedisBackend {
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let inner = &*self.inner;
         let key = &request.key;
-        let (route, own) = (inner.topology.route(key)?, inner.own_subscribers(key));
-        inner.network.saw_lease(request.ttl);
+        let route = inner.topology.route(key)?;
+        inner.context.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
+        let notifier = route.notifier();
+        let channel = inner.calls.names.channel(key).to_text();
         let mut request = request.clone();
-        request.listens &= inner.is_subscribed(key);
+        request.listens &= notifier.is_subscribed(&channel);
+        let own = match inner.calls.counts_all(&route) {
+            true => notifier.own_subscribers(&channel),
+            false => None,
+        };
         inner.calls.release_or_keep(at, &request, own).await
     }
 
@@ -259,7 +268,7 @@ impl Backend for RedisBackend {
         let inner = &*self.inner;
         let channel = inner.calls.names.channel(key).to_text();
         let (sender, hints) = Hints::channel();
-        inner.network.recovery.subscribe(sender.clone());
+        inner.context.recovery.subscribe(sender.clone());
         inner.topology.look_out();
         let manager = inner.calls.are_queues_allowed().then_some(manager);
         inner.topology.watch(channel, Watcher { manager, sender });
@@ -267,7 +276,7 @@ impl Backend for RedisBackend {
     }
 
     fn recoveries(&self) -> Hints {
-        let hints = self.inner.network.recovery.hints_of_holder();
+        let hints = self.inner.context.recovery.hints_of_holder();
         self.inner.topology.look_out();
         hints
     }
@@ -293,7 +302,7 @@ impl Backend for RedisBackend {
     /// All nodes have the same timeout. An acquire also waits for the acknowledgments of its replicas.
     fn response_timeout(&self) -> Duration {
         let acknowledged = self.inner.min_replicas.map(|asked| asked.timeout);
-        self.inner.network.response_timeout + acknowledged.unwrap_or_default()
+        self.inner.context.response_timeout + acknowledged.unwrap_or_default()
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
@@ -324,9 +333,9 @@ impl Node for RedisBackend {
     async fn vote(&self, request: &AcquireRequest, fence: Fence) -> Result<Acquired, BackendError> {
         let inner = &*self.inner;
         let key = &request.key;
-        let route = inner.topology.route(key)?;
+        let route = inner.topology.route(key)?.without_replicas();
         let at = inner.calls.at(&route, key);
-        inner.network.saw_lease(request.ttl);
+        inner.context.saw_lease(request.ttl);
         let outcome = inner.calls.vote(at, request, fence).await;
         self.spread_quarantine(key, outcome.as_ref().err());
         outcome

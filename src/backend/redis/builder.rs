@@ -16,7 +16,7 @@ use super::RedisBackend;
 use super::command::{AcquireBatch, Calls, Names, Scripts, millis};
 #[cfg(feature = "redis-tls")]
 use super::connection::Certificates;
-use super::connection::{AddressMap, Network, Provider, Transport};
+use super::connection::{AddressMap, ClientContext, Provider, Transport};
 use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
@@ -280,7 +280,7 @@ impl RedisBackendBuilder {
         bounds::require_runtime()?;
         let connections = self.connections.get();
         let names = Names::new(self.prefix, self.redisson_tokens)?;
-        let network = Arc::new(Network {
+        let context = Arc::new(ClientContext {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             background: Background,
@@ -304,7 +304,7 @@ impl RedisBackendBuilder {
             node: NodeSettings {
                 connections,
                 min_replicas: self.min_replicas,
-                network: Arc::clone(&network),
+                context: Arc::clone(&context),
                 probed: None,
             },
             names: names.clone(),
@@ -327,7 +327,7 @@ impl RedisBackendBuilder {
         Ok(Inner {
             calls,
             topology,
-            network,
+            context,
             min_replicas: self.min_replicas,
             acquire_batches,
             share_batches,

@@ -176,17 +176,15 @@ async fn try_all(inner: &Inner, node: &Arc<Node>, at: KeyRoute<'_>) -> Result<()
             return Ok(());
         }
         let (key, route) = key_at(inner, node);
-        let (at, lease) = (
-            inner.calls.at(&route, &key),
-            LeaseId::new(Uuid::new_v4(), 1),
-        );
-        inner.calls.try_out(at, lease, TRIAL_TTL).await?;
+        let at = inner.calls.at(&route, &key).in_self_test();
+        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        inner.calls.acquire(at, lease, TRIAL_TTL).await?;
         let release = Release::new(key.clone(), lease);
         all(inner.calls.release_all(&route, &[&release]).await)
     };
     // A grant that waits for replicas has a connection of its own, so its order among the calls is open.
     let route = at.route.without_replicas();
-    let at = inner.calls.at(&route, at.key);
+    let at = inner.calls.at(&route, at.key).in_self_test();
     let scripts = async {
         // If the server lacks some of the scripts, the calls of these follow the others. The second time it has all
         // of them, and each call meets what the one before it leaves.
@@ -221,7 +219,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let mut trials: Vec<BoxFuture<'_, Result<(), BackendError>>> = commands.collect();
     trials.extend([
         calls.inspect(at).map_ok(drop).boxed(),
-        calls.try_out(at, lease, TRIAL_TTL).map_ok(drop).boxed(),
+        calls.acquire(at, lease, TRIAL_TTL).map_ok(drop).boxed(),
         // The script reads a free key only in part.
         calls.inspect(at).map_ok(drop).boxed(),
     ]);
@@ -241,7 +239,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     ]);
     trials.push(calls.release_holder(at, &holder).map_ok(drop).boxed());
     if calls.are_queues_allowed() {
-        trials.push(calls.try_contend(at, &contend).map_ok(drop).boxed());
+        trials.push(calls.contend(at, &contend).map_ok(drop).boxed());
         trials.push(calls.leave_all(at.route, &releases).map(all).boxed());
     }
     join_all(trials).await.into_iter().collect()
@@ -270,21 +268,12 @@ fn replica(hello: Option<&Value>) -> Option<String> {
 
 /// Returns a warning if the server may evict locks. Without the permission to ask there is none.
 async fn eviction(connection: &Arc<Connection>) -> Option<String> {
-    let mut config = redis::cmd("CONFIG");
-    config.arg("GET").arg("maxmemory-policy");
-    let policy = match connection.query(&config, Resend::Repeatable).await {
-        Ok(reply) => entry(&reply, "maxmemory-policy")?,
-        Err(silent) if !is_reply(&silent) => return None,
-        Err(_denied) => {
-            let mut info = redis::cmd("INFO");
-            info.arg("memory");
-            let reply = connection.query(&info, Resend::Repeatable).await.ok()?;
-            let text = text(&reply)?;
-            let lines = text.lines();
-            let mut policies = lines.filter_map(|line| line.strip_prefix("maxmemory_policy:"));
-            policies.next()?.trim().to_owned()
-        }
-    };
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    let reply = connection.query(&info, Resend::Repeatable).await.ok()?;
+    let text = text(&reply)?;
+    let mut lines = text.lines();
+    let policy = lines.find_map(|line| line.strip_prefix("maxmemory_policy:"))?;
     (policy != "noeviction")
         .then(|| format!("server may evict held locks (maxmemory-policy {policy}): set noeviction"))
 }

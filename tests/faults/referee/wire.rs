@@ -27,12 +27,10 @@ pub(super) static RENEW: LazyLock<String> = LazyLock::new(|| hash(piece!("renew"
 
 /// The hashes of the script that renews shared leases and permits, with plain and with sharded messages.
 pub(super) static SHARE_RENEW: LazyLock<[String; 2]> = LazyLock::new(|| {
-    let plain = [piece!("publish"), piece!("listeners")];
-    let sharded = [piece!("publish_sharded"), piece!("listeners_sharded")];
-    [plain, sharded].map(|[report, listeners]| {
+    [piece!("publish"), piece!("publish_sharded")].map(|report| {
         let pieces = [
             report,
-            listeners,
+            piece!("listeners"),
             piece!("hold_free"),
             piece!("queue"),
             piece!("wanted"),

@@ -24,8 +24,7 @@ const RELEASE: &str = concat!(
     include_str!("../../../../src/backend/redis/command/lua/release.lua"),
 );
 
-/// The reply of `acquire_all.lua` to a granted lock, and of `release.lua` to a released one.
-const GRANTED: Value = Value::Int(-3);
+/// The reply of `release.lua` to a released lock.
 const RELEASED: Value = Value::Int(1);
 
 /// The most calls in flight, and the number of acquires that justifies a second call, as in
@@ -115,12 +114,12 @@ impl Shared {
             };
             let answers = self.call(&acquires, &releases).await;
             let answers = answers.unwrap_or_else(|error| fail(&error.to_string()));
-            // The counter alone: all are granted. Otherwise it is the first element of a list.
-            let all = matches!(answers[..], [Value::Int(_)]);
+            // The first counter alone: all of several are granted.
+            let all = matches!(answers[..], [Value::Int(1..)]);
             for (at, (held, reply)) in acquires.into_iter().enumerate() {
-                let granted = match answers.get(at + 1) {
-                    Some(&GRANTED) => Ok(held),
-                    None if all => Ok(held),
+                let granted = match answers.get(at) {
+                    _ if all => Ok(held),
+                    Some(Value::Int(..-2)) => Ok(held),
                     _ => Err(format!("the key is taken: {answers:?}").into()),
                 };
                 // The waiter was dropped, so the lock is released here.

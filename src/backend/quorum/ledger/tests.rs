@@ -72,7 +72,6 @@ async fn release_takes_over_stalled_claims() {
     assert!(release().is_none(), "the release is in flight");
     tokio::time::advance(STALLED).await;
     let second = release().expect("taken over");
-    assert!(!first.is_owed(Instant::now()) && second.is_owed(Instant::now()));
     // The reply to the first release says nothing about the second.
     first.out();
     assert!(!ledger.is_out(&key, lease));
@@ -142,7 +141,6 @@ fn sweep_keeps_unexpired_leases() {
     }
     let key = LockKey::new("k0");
     let claim = ledger.claim(0, &key, lease).expect("not claimed");
-    assert!(claim.is_owed(now) && !claim.is_owed(until));
     drop(claim);
     ledger.sweep_at_next_open();
     ledger.open(&LockKey::new("other"), lease, now);
@@ -151,18 +149,44 @@ fn sweep_keeps_unexpired_leases() {
     assert_eq!(ledger.entries().sweep_at, 80);
 }
 
-#[test]
-fn prolonged_lease_is_owed_until_later_end() {
+#[tokio::test(start_paused = true)]
+async fn prolonged_lease_is_owed_until_later_end() {
     let ledger = Ledger::new(1);
     let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
     let (now, second) = (Instant::now(), Duration::from_secs(1));
     ledger.open(&key, lease, now + 2 * second);
-    let claim = ledger.claim(0, &key, lease).expect("not claimed");
-    for (until, end) in [(3, 3), (1, 3)] {
+    drop(ledger.claim(0, &key, lease).expect("not claimed"));
+    assert!(ledger.owes_nothing(0), "wanted");
+    drop(ledger.disown(&key, lease, None));
+    for until in [3, 1] {
         ledger.prolong(&key, lease, now + until * second);
-        let end = now + end * second;
-        assert!(claim.is_owed(end - second) && !claim.is_owed(end));
     }
+    tokio::time::advance(2 * second).await;
+    assert_eq!(ledger.owed(0, 9).len(), 1);
+    tokio::time::advance(second).await;
+    assert!(ledger.owes_nothing(0) && ledger.owed(0, 9).is_empty());
+}
+
+#[test]
+fn owed_release_has_one_sender() {
+    let ledger = Ledger::new(1);
+    let lease = LeaseId::new(Uuid::from_u128(1), 1);
+    let until = Instant::now() + Duration::from_secs(60);
+    for key in ["a", "b", "c"].map(LockKey::new) {
+        ledger.open(&key, lease, until);
+        drop(ledger.claim(0, &key, lease).expect("not claimed"));
+        drop(ledger.disown(&key, lease, None));
+    }
+    let (first, rest) = (ledger.owed(0, 2), ledger.owed(0, 2));
+    assert_eq!((first.len(), rest.len()), (2, 1));
+    assert!(ledger.owes_nothing(0), "all are sent");
+    first.into_iter().for_each(Claim::out);
+    drop(rest);
+    assert_eq!(
+        (ledger.len(), ledger.owed(0, 2).len()),
+        (1, 1),
+        "not confirmed"
+    );
 }
 
 #[test]

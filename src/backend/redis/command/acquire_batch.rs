@@ -140,7 +140,7 @@ impl AcquireBatch {
         self: &Arc<Self>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
-        let background = self.route.connection().network().background;
+        let background = self.route.connection().context().background;
         let (reply, home, send) = match self.enter(background, request) {
             Turn::Alone => {
                 let _alone = Alone(self);

@@ -1,18 +1,17 @@
 //! Typed calls of the scripts, sent along routes.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::error::{CommandError, concerns_all_keys};
 use super::names::{Lease, Named, Names, RedisName, millis};
-use super::reply::{Outcomes, acquired, each, grants, held, list};
+use super::reply::{self, Outcomes, acquired, each, list, renewed};
 use super::script::{Script, Scripts};
 use super::send::call_with;
 use crate::LockKey;
-use crate::backend::redis::connection::{CommandReply, Outage, Request, Undo};
+use crate::backend::redis::connection::{CommandReply, Outage, Undo};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Mode, Release,
@@ -38,7 +37,9 @@ pub(crate) struct Calls {
 pub(crate) struct KeyRoute<'a> {
     pub(crate) route: &'a Route,
     pub(crate) key: &'a LockKey,
-    names: &'a Names,
+    /// The length of a quarantine in milliseconds, 0 for a self-test. `None` without a quarantine.
+    pub(super) period: Option<u64>,
+    pub(super) names: &'a Names,
 }
 
 impl<'a> KeyRoute<'a> {
@@ -64,6 +65,20 @@ impl<'a> KeyRoute<'a> {
 
     pub(super) fn quarantine(self) -> RedisName<'a> {
         self.names.quarantine(self.route.slot())
+    }
+
+    /// Returns the same for a self-test, which continues in a quarantine.
+    pub(crate) fn in_self_test(self) -> Self {
+        Self {
+            period: self.period.map(|_| 0),
+            ..self
+        }
+    }
+
+    /// Returns the route of the key if this rejection of a call shows that the server rejects calls over several slots.
+    pub(super) fn sharded_by(self, error: &CommandError) -> Option<Route> {
+        let is_new = self.route.slot().is_none() && error.spans_slots();
+        is_new.then(|| self.route.sharded(self.names.slot(self.key)))
     }
 }
 
@@ -98,39 +113,21 @@ impl Calls {
     }
 
     pub(crate) fn at<'a>(&'a self, route: &'a Route, key: &'a LockKey) -> KeyRoute<'a> {
-        let names = &self.names;
-        KeyRoute { route, key, names }
+        KeyRoute {
+            route,
+            key,
+            period: self.quarantine_millis(),
+            names: &self.names,
+        }
     }
 
-    pub(crate) fn acquire<'a>(
-        &'a self,
-        at: KeyRoute<'a>,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Pin<Box<impl Future<Output = Result<Acquired, BackendError>> + 'a>> {
-        // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
-        Box::pin(self.acquire_outside(self.quarantine_millis(), at, lease, ttl))
-    }
-
-    /// Acquires the key of a self-test, also in a quarantine.
-    pub(crate) async fn try_out(
+    pub(crate) async fn acquire(
         &self,
         at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        let period = self.quarantine_millis().map(|_| 0);
-        self.acquire_outside(period, at, lease, ttl).await
-    }
-
-    /// `period` is the length of a quarantine in milliseconds.
-    async fn acquire_outside(
-        &self,
-        period: Option<u64>,
-        at: KeyRoute<'_>,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
+        let period = at.period;
         let script = &self.scripts.acquire;
         let (body, fence) = (at.body(), at.fence());
         let quarantine = period.map(|_| at.quarantine());
@@ -140,20 +137,14 @@ impl Calls {
         command.arg(body).arg(fence).arg(quarantine);
         command.arg(Lease(lease)).arg(millis(ttl)).arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let request = script.acquire(&command, undo);
+        let request = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &request).await;
         if let Err(error @ CommandError::Scattered(_)) = &outcome {
-            if error.spans_slots() && at.route.slot().is_none() {
-                let route = &at.route.sharded(self.names.slot(at.key));
-                let at = KeyRoute { route, ..at };
-                return Box::pin(self.acquire_outside(period, at, lease, ttl)).await;
+            if let Some(route) = &at.sharded_by(error) {
+                return Box::pin(self.acquire(KeyRoute { route, ..at }, lease, ttl)).await;
             }
             // Boxed, so that the usual acquire does not contain it.
-            let scattered = Box::pin(self.acquire_scattered(period, at, lease, ttl)).await;
+            let scattered = Box::pin(self.acquire_scattered(at, lease, ttl)).await;
             note(at, scattered.as_ref());
             return scattered;
         }
@@ -174,57 +165,35 @@ impl Calls {
         let AcquireRequest {
             lease, ttl, mode, ..
         } = *request;
-        let (scripts, period) = (&self.scripts, self.quarantine_millis());
-        // The counter that shows a loss of data is not the one that the nodes agree on.
-        let guard = period.map(|_| (at.fence(), at.quarantine()));
+        let (scripts, period) = (&self.scripts, at.period);
         let (body, agreed) = (at.body(), at.names.quorum_fence(at.route.slot()));
-        let intent = request.intent.filter(|_| self.are_queues_allowed());
+        let allowed = self.are_queues_allowed() && mode == Mode::Exclusive;
+        let intent = request.intent.filter(|_| allowed);
         let (script, queue) = match mode {
-            Mode::Exclusive => (&scripts.vote, intent.map(|_| at.queue())),
-            Mode::Shared | Mode::Permit => (&scripts.vote_shared, Some(at.queue())),
+            // Without an intent, the script uses no queue.
+            Mode::Exclusive => (&scripts.vote, intent.map_or(body, |_| at.queue())),
+            Mode::Shared | Mode::Permit => (&scripts.vote_shared, at.queue()),
         };
         let size = 2 * body.len() + 4 * agreed.len() + at.channel().len();
         let more = usize::from(period.is_some());
-        let keys = 2 + usize::from(queue.is_some()) + 2 * more;
-        let mut command = script.evalsha(keys, 7 + more, size + Lease::MAX_LEN + 4 * OVERHEAD);
-        match mode {
-            Mode::Exclusive => command.arg(body).arg(agreed).arg(queue),
-            Mode::Shared | Mode::Permit => command.arg(body).arg(queue).arg(agreed),
-        };
-        if let Some((fence, quarantine)) = guard {
-            command.arg(fence).arg(quarantine);
+        let args = 7 + more;
+        let mut command = script.evalsha(3 + 2 * more, args, size + Lease::MAX_LEN + 4 * OVERHEAD);
+        command.arg(body).arg(queue).arg(agreed);
+        if period.is_some() {
+            // The counter that shows a loss of data is not the one that the nodes agree on.
+            command.arg(at.fence()).arg(at.quarantine());
         }
-        match mode {
-            Mode::Exclusive => {
-                command.arg(Lease(lease)).arg(millis(ttl));
-                command.arg(counter).arg(confirmed);
-                command.arg(intent.map_or(0, millis));
-            }
-            Mode::Shared | Mode::Permit => {
-                command.arg(self.blind(at.route).unwrap_or(0));
-                command.arg(Named(mode, lease)).arg(millis(ttl));
-                command.arg(at.channel()).arg(0);
-                command.arg(counter).arg(confirmed);
-            }
-        }
-        command.arg(period);
+        command.arg(self.blind(at.route).unwrap_or(0));
+        command.arg(Named(mode, lease)).arg(millis(ttl));
+        command.arg(at.channel()).arg(intent.map_or(0, millis));
+        command.arg(counter).arg(confirmed).arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let sent = Request {
-            undo: Some(undo),
-            ..script.request(&command, 1)
-        };
+        let sent = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &sent).await;
-        if at.route.slot().is_none()
-            && let Err(error) = &outcome
-            && error.spans_slots()
+        if let Err(error) = &outcome
+            && let Some(route) = &at.sharded_by(error)
         {
-            let route = &at.route.sharded(self.names.slot(at.key));
-            let at = KeyRoute { route, ..at };
-            return Box::pin(self.vote(at, request, fence)).await;
+            return Box::pin(self.vote(KeyRoute { route, ..at }, request, fence)).await;
         }
         if intent.is_some()
             && let Err(error) = &outcome
@@ -266,18 +235,16 @@ impl Calls {
         for acquire in acquires {
             command.arg(Lease(acquire.lease)).arg(millis(acquire.ttl));
         }
-        self.acquire_by(script, route, &command, acquires, grants)
-            .await
+        self.acquire_by(script, route, &command, acquires).await
     }
 
-    /// Calls a script that acquires several keys of one slot, and whose reply has these outcomes.
+    /// Calls a script that acquires several keys of one slot.
     pub(super) async fn acquire_by(
         &self,
         script: &Script,
         route: &Route,
         command: &Cmd,
         acquires: &[AcquireRequest],
-        outcomes: fn(Value, usize) -> Outcomes<Acquired>,
     ) -> Outcomes<Acquired> {
         let release = || {
             let leases = acquires
@@ -288,14 +255,8 @@ impl Calls {
             self.undo(&self.scripts.release, route, &leases)
         };
         let longest = acquires.iter().map(|it| it.ttl).max();
-        let undo = Undo {
-            commands: &release,
-            limit: longest.unwrap_or_default(),
-        };
-        let request = Request {
-            undo: Some(undo),
-            ..script.request(command, acquires.len())
-        };
+        let undo = Undo::new(&release, longest.unwrap_or_default());
+        let request = script.acquire(command, acquires.len(), undo);
         let outcome = call_with(script, route, &request).await;
         if let Err(error @ CommandError::Refused(cause)) = &outcome
             && !error.may_spare_keys()
@@ -303,7 +264,7 @@ impl Calls {
         {
             note(self.at(route, &acquire.key), Err(cause));
         }
-        let outcomes = outcomes(outcome?.value, acquires.len())?;
+        let outcomes = reply::acquires(outcome?.value, acquires.len())?;
         for (acquire, outcome) in acquires.iter().zip(&outcomes) {
             note(self.at(route, &acquire.key), outcome.as_ref());
         }
@@ -323,8 +284,7 @@ impl Calls {
         }
         let request = script.request(&command, renewals.len());
         let reply = call_with(script, route, &request).await?;
-        let outcome = |reply| held(reply, Renewed::Renewed, Renewed::NotHeld);
-        Ok(each(list(reply.value, renewals.len())?, outcome))
+        Ok(each(list(reply.value, renewals.len())?, renewed))
     }
 }
 
@@ -350,21 +310,21 @@ pub(super) fn outcome(
 /// Logs the time in which a server grants nothing. Only a grant shows the end: with its memory full, a
 /// server executes all other commands.
 pub(super) fn note(at: KeyRoute<'_>, outcome: Result<&Acquired, &BackendError>) {
-    let (outage, key) = (at.route.outage(), at.key.hash_code());
+    let outage = at.route.outage();
     match outcome {
-        Ok(Acquired::Granted { .. }) => outage.end_for(key),
-        Err(error) => begin(outage, key, error),
+        Ok(Acquired::Granted { .. }) => outage.end_for_any(),
+        Err(error) => begin(outage, error),
         Ok(_) => {}
     }
 }
 
 /// Begins the outage of commands that the server rejects, unless only the key has foreign data.
-pub(super) fn begin(outage: &Outage, key: u64, error: &BackendError) {
+pub(super) fn begin(outage: &Outage, error: &BackendError) {
     if error.kind() == BackendErrorKind::Conflict {
         return;
     }
     match concerns_all_keys(error) {
         true => outage.begin_for_all(error),
-        false => outage.begin_for(key, error),
+        false => outage.begin_for_some(error),
     }
 }

@@ -11,7 +11,6 @@
 //! its first use, long after the loss.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -24,8 +23,8 @@ use super::reply::remaining;
 use super::send::call;
 use crate::LockKey;
 use crate::backend::BackendError;
-use crate::backend::redis::connection::Network;
-use crate::backend::redis::topology::{Node, Route, Routes, Topology};
+use crate::backend::redis::connection::ClientContext;
+use crate::backend::redis::topology::{Route, Routes, Topology};
 
 /// The most concurrent checks at a node, whose connection serves other commands as well.
 const AT_A_TIME: usize = 256;
@@ -48,20 +47,14 @@ pub(crate) async fn prepare(calls: &Calls, counters: Routes) -> Result<Duration,
 impl Calls {
     /// Begins a quarantine if the counter of the route is lost, and returns the rest of the quarantine.
     async fn prepare(&self, route: &Route) -> Result<Duration, BackendError> {
-        let Some(quarantine) = &self.scripts.quarantine else {
-            return Ok(Duration::ZERO);
-        };
-        let (fence, pause) = (
-            self.names.fence(route.slot()),
-            self.names.quarantine(route.slot()),
-        );
-        let period = millis(quarantine.period);
-        let prepare = &quarantine.prepare;
-        let mut command = prepare.evalsha(2, 1, 128);
-        command.arg(fence).arg(pause).arg(period);
-        match call(prepare, route, &command).await {
+        // All keys of a slot share its counter.
+        let key = LockKey::new("any");
+        let (at, script) = (self.at(route, &key), &self.scripts.prepare);
+        let mut command = script.evalsha(2, 1, 128);
+        command.arg(at.fence()).arg(at.quarantine()).arg(at.period);
+        match call(script, route, &command).await {
             Err(CommandError::Scattered(_)) => {
-                let (_, left) = self.counter(route, fence, pause, Some(period)).await?;
+                let (_, left) = self.counter(at).await?;
                 Ok(left)
             }
             reply => match reply?.value {
@@ -73,8 +66,7 @@ impl Calls {
 
     /// Returns the length of a quarantine in milliseconds.
     pub(crate) fn quarantine_millis(&self) -> Option<u64> {
-        let quarantine = self.scripts.quarantine.as_ref();
-        quarantine.map(|quarantine| millis(quarantine.period))
+        self.scripts.quarantine.map(millis)
     }
 }
 
@@ -82,7 +74,7 @@ impl Calls {
 pub(crate) fn spread_quarantine(
     calls: &Arc<Calls>,
     topology: &dyn Topology,
-    network: &Network,
+    context: &ClientContext,
     key: &LockKey,
     rejection: &BackendError,
 ) {
@@ -92,16 +84,15 @@ pub(crate) fn spread_quarantine(
     let Some(node) = topology.siblings(key) else {
         return;
     };
-    if node.preparing.swap(true, Ordering::SeqCst) {
+    let Some(running) = node.preparing.start() else {
         return;
-    }
+    };
     let counters = topology.counters(&node);
-    let preparing = Preparing(node);
     let calls = Arc::clone(calls);
-    network.background.spawn(async move {
-        let _preparing = preparing;
+    context.background.spawn(async move {
         // A counter whose check fails begins its quarantine with the next acquire.
         drop(prepare(&calls, counters).await);
+        drop(running);
     });
 }
 
@@ -112,13 +103,4 @@ fn began_with(calls: &Calls, rejection: &BackendError) -> bool {
     };
     let period = calls.quarantine_millis();
     period.is_some_and(|period| left.as_millis() >= period.into())
-}
-
-/// Dropped at the end of the task, also with its runtime.
-struct Preparing(Arc<Node>);
-
-impl Drop for Preparing {
-    fn drop(&mut self) {
-        self.0.preparing.store(false, Ordering::SeqCst);
-    }
 }

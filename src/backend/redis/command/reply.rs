@@ -5,11 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::{CommandError, no_ttl, refusal, unexpected};
-use crate::backend::{Acquired, BackendError, Contended, Holder, Released};
+use crate::backend::{Acquired, BackendError, Contended, Holder, Released, Renewed};
 use crate::observe;
-
-/// The reply of `acquire_all` for a granted key.
-const GRANTED: i64 = -3;
 
 /// What the outcome of a release has in addition for each waiter that was passed over.
 const PASSED_OVER: u64 = 10;
@@ -55,47 +52,24 @@ pub(super) fn each<T>(
     replies.into_iter().map(outcome).collect()
 }
 
-/// Returns the grants with consecutive counters from `first` on.
-fn consecutive(first: i64, acquires: usize) -> Vec<Result<Acquired, BackendError>> {
-    let counters = (first.unsigned_abs()..).take(acquires);
-    counters.map(|it| Ok(Acquired::granted(it))).collect()
-}
-
-/// Returns the outcomes of `share`.
-pub(super) fn shares(reply: Value, acquires: usize) -> Outcomes<Acquired> {
+/// Returns the outcomes of `acquire_all` or `share`. If all of several are granted, they have consecutive counters from
+/// the first on.
+pub(super) fn acquires(reply: Value, acquires: usize) -> Outcomes<Acquired> {
     match reply {
-        Value::Int(first @ 1..) if acquires > 1 => Ok(consecutive(first, acquires)),
+        Value::Int(first @ 1..) if acquires > 1 => {
+            let counters = (first.unsigned_abs()..).take(acquires);
+            Ok(counters.map(|it| Ok(Acquired::granted(it))).collect())
+        }
         reply => Ok(each(list(reply, acquires)?, acquired)),
     }
 }
 
-/// Returns the outcomes of `acquire_all`. The grants have consecutive counters, in order.
-pub(super) fn grants(reply: Value, acquires: usize) -> Outcomes<Acquired> {
-    if let Value::Int(first @ 1..) = reply {
-        return Ok(consecutive(first, acquires));
-    }
-    let mut replies = list(reply, 1 + acquires)?.into_iter();
-    let mut next = match replies.next() {
-        None | Some(Value::Nil) => 0,
-        Some(Value::Int(first @ 1..)) => first.unsigned_abs(),
-        Some(first) => return Err(CommandError::Refused(unexpected(&first))),
-    };
-    let mut granted = || {
-        let counter = next;
-        next += 1;
-        Ok(Acquired::granted(counter))
-    };
-    Ok(each(replies, |reply| match reply {
-        Value::Int(GRANTED) => granted(),
-        Value::Int(_) => acquired(reply),
-        reply => Err(unexpected(&reply)),
-    }))
-}
-
-pub(super) fn held<T>(reply: Value, held: T, not_held: T) -> Result<T, BackendError> {
+/// Returns the outcome of a renewal in any mode.
+pub(super) fn renewed(reply: Value) -> Result<Renewed, BackendError> {
     match reply {
-        Value::Int(1) => Ok(held),
-        Value::Int(_) => Ok(not_held),
+        Value::Int(0) => Ok(Renewed::NotHeld),
+        Value::Int(1) => Ok(Renewed::Renewed),
+        Value::Int(2) => Ok(Renewed::Wanted),
         reply => Err(unexpected(&reply)),
     }
 }

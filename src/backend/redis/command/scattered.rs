@@ -26,36 +26,32 @@ use redis::{Cmd, Value};
 
 use super::call::{Calls, KeyRoute};
 use super::error::{Cause, CommandError, unavailable, unexpected};
-use super::names::{Lease, Named, RedisName, millis};
+use super::names::{Lease, Named, millis};
 use super::reply::{acquired, remaining, spread};
 use super::script::Script;
 use super::send::{call, call_with};
 use crate::backend::redis::connection::{Request, Resend::Repeatable, Undo};
-use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, LeaseId, Mode, Release, Released,
     ReleasedOrKept,
 };
 
 impl Calls {
-    /// Acquires as [`acquire`](Self::acquire), with one call per key. `period` is the length of a quarantine
-    /// in milliseconds, 0 for a self-test.
+    /// Acquires as [`acquire`](Self::acquire), with one call per key.
     pub(super) async fn acquire_scattered(
         &self,
-        period: Option<u64>,
         at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
         let reply = self.acquire_body(at, lease, ttl).await?;
-        self.numbered(reply, period, at, lease).await
+        self.numbered(reply, at, lease).await
     }
 
     /// As [`acquire_scattered`](Self::acquire_scattered), for a shared lease. No queue is read, which may be at another
     /// node.
     pub(super) async fn share_scattered(
         &self,
-        period: Option<u64>,
         at: KeyRoute<'_>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
@@ -73,14 +69,13 @@ impl Calls {
         command.arg(at.channel());
         command.arg(limit.map_or(0, NonZeroU16::get));
         let reply = self.alone(script, &command, at, lease, ttl).await?;
-        self.numbered(reply, period, at, lease).await
+        self.numbered(reply, at, lease).await
     }
 
     /// Takes the counter of a grant, whose body has `reply`.
     async fn numbered(
         &self,
         reply: Value,
-        period: Option<u64>,
         at: KeyRoute<'_>,
         lease: LeaseId,
     ) -> Result<Acquired, BackendError> {
@@ -89,10 +84,7 @@ impl Calls {
             Acquired::Granted { .. } => {}
             busy => return Ok(busy),
         }
-        let error = match self
-            .counter(at.route, at.fence(), at.quarantine(), period)
-            .await
-        {
+        let error = match self.counter(at).await {
             Ok((counter, Duration::ZERO)) => return Ok(Acquired::granted(counter)),
             Ok((_, left)) => unavailable(Cause::Quarantine(left)),
             Err(error) => error,
@@ -161,30 +153,21 @@ impl Calls {
             let release = Release::new(at.key.clone(), lease);
             vec![self.undo_alone(&[&release])]
         };
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let request = script.acquire(command, undo);
+        let request = script.acquire(command, 1, Undo::new(&release, ttl));
         let reply = call_with(script, at.route, &request).await?;
         Ok(reply.value)
     }
 
     /// Takes the counter of a route, and returns the rest of its quarantine. In a quarantine, the counter is
     /// meaningless.
-    pub(super) async fn counter(
-        &self,
-        route: &Route,
-        fence: RedisName<'_>,
-        quarantine: RedisName<'_>,
-        period: Option<u64>,
-    ) -> Result<(u64, Duration), BackendError> {
-        let Some(period) = period else {
-            let counter = self.next_counter(route, fence, None).await?;
+    pub(super) async fn counter(&self, at: KeyRoute<'_>) -> Result<(u64, Duration), BackendError> {
+        let (route, quarantine) = (at.route, at.quarantine());
+        let Some(period) = at.period else {
+            let counter = self.next_counter(at, None).await?;
             let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
             return Ok((counter, Duration::ZERO));
         };
-        let guarded = self.next_counter(route, fence, Some(period)).await;
+        let guarded = self.next_counter(at, Some(period)).await;
         if let Err(rejection) = &guarded
             && let Some(Cause::Quarantine(left)) = Cause::behind(rejection)
         {
@@ -204,7 +187,7 @@ impl Calls {
         let mut begin = redis::cmd("SET");
         begin.arg(quarantine).arg(1).arg("PX").arg(period);
         route.send(&Request::new(&begin, Repeatable)).await?;
-        let counter = self.next_counter(route, fence, None).await?;
+        let counter = self.next_counter(at, None).await?;
         let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
         Ok((counter, Duration::from_millis(period)))
     }
@@ -213,14 +196,13 @@ impl Calls {
     /// if the server started within this time.
     async fn next_counter(
         &self,
-        route: &Route,
-        fence: RedisName<'_>,
+        at: KeyRoute<'_>,
         period: Option<u64>,
     ) -> Result<Option<u64>, BackendError> {
         let script = &self.scripts.counter;
         let mut command = script.evalsha(1, 1, 128);
-        command.arg(fence).arg(period);
-        match call(script, route, &command).await?.value {
+        command.arg(at.fence()).arg(period);
+        match call(script, at.route, &command).await?.value {
             Value::Int(counter @ 1..) => Ok(Some(counter.unsigned_abs())),
             Value::Nil if period.is_some() => Ok(None),
             reply => Err(unexpected(&reply)),

@@ -11,8 +11,15 @@ use crate::backend::redis::notify::Publish;
 /// The most keys of one call: Redis executes nothing else during a script.
 pub(crate) const MAX_BATCH: usize = 100;
 
+/// Returns a piece of a script.
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("lua/", $name, ".lua"))
+    };
+}
+
 /// A call over several slots, which is sent with its source.
-pub(crate) const SPAN: &str = include_str!("lua/span.lua");
+pub(crate) const SPAN: &str = lua!("span");
 
 pub(crate) struct Script {
     name: &'static str,
@@ -33,7 +40,7 @@ impl Script {
         }
     }
 
-    /// Returns the request of a call with this number of locks, which leaves nothing behind.
+    /// Returns the request of a call with this number of locks, which grants nothing.
     pub(super) fn request<'a>(&self, command: &'a Cmd, locks: usize) -> Request<'a> {
         let script = self.name;
         Request {
@@ -42,12 +49,16 @@ impl Script {
         }
     }
 
-    /// Returns the request of a call that acquires one lock. Replicas may have to acknowledge the grant.
-    pub(super) fn acquire<'a>(&self, command: &'a Cmd, undo: Undo<'a>) -> Request<'a> {
+    /// Returns the request of a call that acquires this number of locks.
+    pub(super) fn acquire<'a>(
+        &self,
+        command: &'a Cmd,
+        locks: usize,
+        undo: Undo<'a>,
+    ) -> Request<'a> {
         Request {
             undo: Some(undo),
-            grants: true,
-            ..self.request(command, 1)
+            ..self.request(command, locks)
         }
     }
 
@@ -86,12 +97,6 @@ impl Script {
     }
 }
 
-/// A pause of all grants after a loss of data.
-pub(super) struct Quarantine {
-    pub(super) period: Duration,
-    pub(super) prepare: Script,
-}
-
 /// The scripts for one kind of messages.
 pub(crate) struct Scripts {
     pub(super) acquire: Script,
@@ -117,7 +122,10 @@ pub(crate) struct Scripts {
     pub(super) downgrade_body: Script,
     pub(super) inspect: Script,
     pub(super) force_release: Script,
-    pub(super) quarantine: Option<Quarantine>,
+    /// Begins a quarantine.
+    pub(super) prepare: Script,
+    /// The length of the pause of all grants after a loss of data.
+    pub(super) quarantine: Option<Duration>,
     /// The commands that publish a release.
     pub(super) publish: &'static [&'static str],
 }
@@ -125,197 +133,85 @@ pub(crate) struct Scripts {
 impl Scripts {
     pub(crate) fn new(names: &Names, publish: Publish, quarantine: Option<Duration>) -> Self {
         use Resend::{Compared, Repeatable};
-        let fence = if names.of_redisson {
-            include_str!("lua/fence_of_redisson.lua")
-        } else {
-            include_str!("lua/fence.lua")
+        const NOTICE: &str = concat!(lua!("started"), lua!("quarantine"));
+        let fence = match names.of_redisson {
+            true => lua!("fence_of_redisson"),
+            false => lua!("fence"),
         };
-        const STARTED: &str = include_str!("lua/started.lua");
-        const NOTICE: &str = concat!(
-            include_str!("lua/started.lua"),
-            include_str!("lua/quarantine.lua")
-        );
-        const ACQUIRE: &str = include_str!("lua/acquire.lua");
-        const VOTE: &str = include_str!("lua/vote.lua");
-        const GUARD: &str = include_str!("lua/guard.lua");
-        let guard: &[_] = match quarantine {
-            None => &[],
-            Some(_) => &[NOTICE, GUARD],
-        };
-        let (acquire, vote): (&[_], &[_]) = match quarantine {
-            None => (&[fence, ACQUIRE], &[VOTE]),
+        let fence_elsewhere = lua!("fence_elsewhere");
+        // A vote moves the fencing counter only with a quarantine.
+        let (fence_of_vote, guard) = match quarantine {
+            None => ("", ""),
             Some(_) => (
-                &[fence, NOTICE, GUARD, ACQUIRE],
-                &[fence, NOTICE, GUARD, VOTE],
+                fence,
+                concat!(lua!("started"), lua!("quarantine"), lua!("guard")),
             ),
         };
-        let prepare = || {
-            Script::new(
-                "prepare",
-                Repeatable,
-                &[fence, NOTICE, include_str!("lua/prepare.lua")],
-            )
+        let (report, publish): (_, &[_]) = match publish {
+            Publish::Auto | Publish::Plain => (lua!("publish"), &["PUBLISH"]),
+            Publish::Sharded => (lua!("publish_sharded"), &["SPUBLISH"]),
+            Publish::Both => (lua!("publish_both"), &["PUBLISH", "SPUBLISH"]),
         };
-        let quarantine = quarantine.map(|period| Quarantine {
-            period,
-            prepare: prepare(),
-        });
-        let (report, listeners, publish): (_, _, &[_]) = match publish {
-            Publish::Auto | Publish::Plain => (
-                include_str!("lua/publish.lua"),
-                include_str!("lua/listeners.lua"),
-                &["PUBLISH"],
-            ),
-            Publish::Sharded => (
-                include_str!("lua/publish_sharded.lua"),
-                include_str!("lua/listeners_sharded.lua"),
-                &["SPUBLISH"],
-            ),
-            Publish::Both => (
-                include_str!("lua/publish_both.lua"),
-                include_str!("lua/listeners_both.lua"),
-                &["PUBLISH", "SPUBLISH"],
-            ),
-        };
-        const HOLD_FREE: &str = include_str!("lua/hold_free.lua");
-        const QUEUE_ALONE: &str = include_str!("lua/queue.lua");
-        const QUEUE: &str = concat!(
-            include_str!("lua/hold_free.lua"),
-            include_str!("lua/queue.lua")
-        );
-        const WANTED: &str = include_str!("lua/wanted.lua");
-        const CONTEND: &str = include_str!("lua/contend.lua");
-        const ENDED: &str = include_str!("lua/ended.lua");
-        let contend = [
-            &[fence],
-            guard,
-            &[report, listeners, QUEUE, WANTED, CONTEND],
-        ]
-        .concat();
-        const DOWNGRADE: &str = include_str!("lua/downgrade.lua");
-        let shared = [
-            HOLD_FREE,
-            include_str!("lua/share.lua"),
+        let (listeners, wanted) = (lua!("listeners"), lua!("wanted"));
+        let queue = &[listeners, lua!("hold_free"), lua!("queue")].concat()[..];
+        let reported = &[report, queue].concat()[..];
+        let share = &[
+            lua!("hold_free"),
+            lua!("share"),
             report,
             listeners,
-            QUEUE_ALONE,
-            WANTED,
-            include_str!("lua/share_later.lua"),
-        ];
-        let share = [&[fence], guard, &shared].concat();
-        let counter = include_str!("lua/vote_counter.lua");
-        let vote_shared = [&[fence], guard, &[counter], &shared].concat();
+            lua!("queue"),
+            wanted,
+            lua!("share_later"),
+        ]
+        .concat()[..];
+        let (ended, downgrade) = (lua!("ended"), lua!("downgrade"));
+        let repeatable = |name, pieces: &[_]| Script::new(name, Repeatable, pieces);
+        let compared = |name, pieces: &[_]| Script::new(name, Compared, pieces);
         Self {
-            acquire: Script::new("acquire", Repeatable, acquire),
-            acquire_all: Script::new(
-                "acquire_all",
-                Repeatable,
-                &[fence, include_str!("lua/acquire_all.lua")],
+            acquire: repeatable("acquire", &[fence, guard, lua!("acquire")]),
+            acquire_all: repeatable("acquire_all", &[fence, lua!("acquire_all")]),
+            acquire_body: repeatable("acquire_body", &[fence_elsewhere, lua!("acquire")]),
+            counter: repeatable("counter", &[fence, lua!("started"), lua!("counter")]),
+            vote: repeatable(
+                "vote",
+                &[fence_of_vote, guard, lua!("vote_counter"), lua!("vote")],
             ),
-            acquire_body: Script::new(
-                "acquire_body",
-                Repeatable,
-                &[include_str!("lua/fence_elsewhere.lua"), ACQUIRE],
+            vote_shared: repeatable(
+                "vote_shared",
+                &[fence_of_vote, guard, lua!("vote_counter"), share],
             ),
-            counter: Script::new(
-                "counter",
-                Repeatable,
-                &[fence, STARTED, include_str!("lua/counter.lua")],
-            ),
-            vote: Script::new("vote", Repeatable, vote),
-            vote_shared: Script::new("vote_shared", Repeatable, &vote_shared),
+            prepare: repeatable("prepare", &[fence, NOTICE, lua!("prepare")]),
             quarantine,
-            renew: Script::new("renew", Repeatable, &[include_str!("lua/renew.lua")]),
-            share: Script::new("share", Repeatable, &share),
-            share_body: Script::new(
-                "share_body",
-                Repeatable,
-                &[&[include_str!("lua/fence_elsewhere.lua")], &shared[..]].concat(),
+            renew: repeatable("renew", &[lua!("renew")]),
+            share: repeatable("share", &[fence, guard, share]),
+            share_body: repeatable("share_body", &[fence_elsewhere, share]),
+            renew_shared: repeatable("renew_shared", &[reported, wanted, lua!("share_renew")]),
+            contend: repeatable(
+                "contend",
+                &[fence, guard, reported, wanted, lua!("contend")],
             ),
-            renew_shared: Script::new(
-                "renew_shared",
-                Repeatable,
-                &[
-                    report,
-                    listeners,
-                    QUEUE,
-                    WANTED,
-                    include_str!("lua/share_renew.lua"),
-                ],
-            ),
-            contend: Script::new("contend", Repeatable, &contend),
-            leave: Script::new(
-                "leave",
-                Compared,
-                &[
-                    report,
-                    listeners,
-                    QUEUE,
-                    ENDED,
-                    include_str!("lua/leave.lua"),
-                ],
-            ),
-            queue_trial: Script::new(
-                "queue_trial",
-                Repeatable,
-                &[include_str!("lua/queue_trial.lua")],
-            ),
-            release: Script::new(
+            leave: compared("leave", &[reported, ended, lua!("leave")]),
+            queue_trial: repeatable("queue_trial", &[lua!("queue_trial")]),
+            release: compared(
                 "release",
-                Compared,
                 &[
                     report,
-                    include_str!("lua/release_one.lua"),
-                    ENDED,
-                    include_str!("lua/release.lua"),
-                    listeners,
-                    QUEUE,
-                    include_str!("lua/release_wanted.lua"),
+                    lua!("release_one"),
+                    ended,
+                    lua!("release"),
+                    queue,
+                    lua!("release_wanted"),
                 ],
             ),
-            release_or_keep: Script::new(
+            release_or_keep: compared(
                 "release_or_keep",
-                Compared,
-                &[
-                    fence,
-                    report,
-                    listeners,
-                    QUEUE,
-                    include_str!("lua/release_or_keep.lua"),
-                ],
+                &[fence, reported, lua!("release_or_keep")],
             ),
-            downgrade: Script::new(
-                "downgrade",
-                Repeatable,
-                &[fence, report, listeners, QUEUE, DOWNGRADE],
-            ),
-            downgrade_body: Script::new(
-                "downgrade_body",
-                Repeatable,
-                &[
-                    include_str!("lua/fence_elsewhere.lua"),
-                    report,
-                    listeners,
-                    QUEUE,
-                    DOWNGRADE,
-                ],
-            ),
-            inspect: Script::new(
-                "inspect",
-                Repeatable,
-                &[report, listeners, QUEUE, include_str!("lua/inspect.lua")],
-            ),
-            force_release: Script::new(
-                "force_release",
-                Compared,
-                &[
-                    report,
-                    listeners,
-                    QUEUE,
-                    ENDED,
-                    include_str!("lua/force_release.lua"),
-                ],
-            ),
+            downgrade: repeatable("downgrade", &[fence, reported, downgrade]),
+            downgrade_body: repeatable("downgrade_body", &[fence_elsewhere, reported, downgrade]),
+            inspect: repeatable("inspect", &[reported, lua!("inspect")]),
+            force_release: compared("force_release", &[reported, ended, lua!("force_release")]),
             publish,
         }
     }

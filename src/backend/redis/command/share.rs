@@ -5,9 +5,8 @@ use std::num::NonZeroU16;
 use redis::Cmd;
 
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
-use super::error::unexpected;
 use super::names::{Lease, Named, RedisName, millis};
-use super::reply::{Outcomes, each, list, shares, spread};
+use super::reply::{Outcomes, each, list, renewed, spread};
 use super::send::call_with;
 use crate::backend::redis::connection::Undo;
 use crate::backend::redis::topology::Route;
@@ -27,9 +26,9 @@ impl Calls {
         at: KeyRoute<'_>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
+        // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
         match request.mode {
-            Mode::Exclusive => self.acquire(at, request.lease, request.ttl).await,
-            // Boxed, so that an exclusive acquire does not contain the future of a shared one.
+            Mode::Exclusive => Box::pin(self.acquire(at, request.lease, request.ttl)).await,
             Mode::Shared | Mode::Permit => Box::pin(self.share(at, request)).await,
         }
     }
@@ -45,27 +44,20 @@ impl Calls {
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
         let AcquireRequest { lease, ttl, .. } = *request;
-        let period = self.quarantine_millis();
-        let script = &self.scripts.share;
+        let (script, period) = (&self.scripts.share, at.period);
         let quarantine = period.map(|_| at.quarantine());
         let mut command = self.sharing(at.route, std::slice::from_ref(request), quarantine);
         command.arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let undo = Undo {
-            commands: &release,
-            limit: ttl,
-        };
-        let call = script.acquire(&command, undo);
+        let call = script.acquire(&command, 1, Undo::new(&release, ttl));
         let shared = call_with(script, at.route, &call).await;
         match shared {
-            Err(error) if error.spans_slots() && at.route.slot().is_none() => {
-                let route = &at.route.sharded(self.names.slot(at.key));
-                Box::pin(self.share(self.at(route, at.key), request)).await
-            }
             // The queue is at another node while a slot moves, or denied.
             Err(error) if error.excludes_queue() => {
-                let shared = self.share_scattered(period, at, request);
-                let shared = Box::pin(shared).await;
+                if let Some(route) = &at.sharded_by(&error) {
+                    return Box::pin(self.share(KeyRoute { route, ..at }, request)).await;
+                }
+                let shared = Box::pin(self.share_scattered(at, request)).await;
                 note(at, shared.as_ref());
                 shared
             }
@@ -83,7 +75,7 @@ impl Calls {
             return Ok(Vec::new());
         }
         let command = self.sharing(route, acquires, None);
-        self.acquire_by(&self.scripts.share, route, &command, acquires, shares)
+        self.acquire_by(&self.scripts.share, route, &command, acquires)
             .await
     }
 
@@ -189,13 +181,7 @@ impl Calls {
         }
         let request = script.request(&command, renewals.len());
         let reply = call_with(script, route, &request).await?;
-        let replies = list(reply.value, renewals.len())?;
-        Ok(each(replies, |reply| match reply {
-            redis::Value::Int(0) => Ok(Renewed::NotHeld),
-            redis::Value::Int(1) => Ok(Renewed::Renewed),
-            redis::Value::Int(2) => Ok(Renewed::Wanted),
-            reply => Err(unexpected(&reply)),
-        }))
+        Ok(each(list(reply.value, renewals.len())?, renewed))
     }
 }
 

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisError, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::address::Visit;
-use super::request::{ASKING, undo};
+use super::request::undo;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{CommandError, check, not_primary};
 
@@ -54,24 +54,23 @@ impl Link {
         }
     }
 
-    /// Sends a command, directly behind another one without arguments if there is one, and waits for its reply.
+    /// Sends a command, and waits for its reply. `asking`: directly behind `ASKING`, for a slot that is moving to the node.
     ///
     /// A check of the role precedes it if the connection is doubtful. The reply of a server that is no primary is
     /// `READONLY`: its own one may be out of date.
-    pub(crate) async fn send(
-        &self,
-        command: &Cmd,
-        behind: Option<&'static str>,
-    ) -> Result<Value, RedisError> {
+    pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
         let mut connection = self.connection.clone();
         let is_doubtful = self.visit.is_doubtful();
-        if behind.is_none() && !is_doubtful {
+        if !asking && !is_doubtful {
             return connection.send_packed_command(command).await;
         }
         let moves = self.visit.moves();
         let mut all = redis::pipe();
-        for name in is_doubtful.then_some(ROLE).into_iter().chain(behind) {
-            all.cmd(name);
+        if is_doubtful {
+            all.cmd(ROLE);
+        }
+        if asking {
+            all.cmd("ASKING");
         }
         let before = all.len();
         all.add_command(command.clone());
@@ -91,7 +90,7 @@ impl Link {
     /// Sends the commands of an undo.
     pub(crate) async fn undo(&self, commands: &[Cmd], asking: bool) -> Result<(), CommandError> {
         undo(commands, |command| async move {
-            match self.send(command, asking.then_some(ASKING)).await {
+            match self.send(command, asking).await {
                 Ok(reply) => check(reply).map(drop),
                 Err(error) => Err(CommandError::Died(BackendError::unknown(error))),
             }

@@ -6,7 +6,8 @@
 //! | `address` | whether an address leads to the right server, and the order of dials while it may not |
 //! | `link` | one multiplexed connection |
 //! | `request`, `call_span` | a command, its undo and its reply; the span of one call of a script |
-//! | `network` | the settings that all connections share |
+//! | `client_context` | the settings that all connections share |
+//! | `one_task` | a task of which one runs at a time |
 //! | `outage`, `backoff` | logs of outages, pauses between attempts |
 //! | `dial` | opens connections |
 //! | `handle` | the current link for commands, and its replacement |
@@ -23,10 +24,11 @@
 mod address;
 mod backoff;
 mod call_span;
+mod client_context;
 mod dial;
 mod handle;
 mod link;
-mod network;
+mod one_task;
 mod outage;
 mod request;
 mod server;
@@ -34,10 +36,11 @@ mod server;
 pub(crate) use address::Visit;
 pub(crate) use backoff::backoff;
 pub(crate) use call_span::CallSpan;
+pub(crate) use client_context::{ClientContext, within};
 pub(crate) use dial::{Connector, Messages, Origin, Spread, listen, without_timeout};
 pub(crate) use handle::Connection;
 pub(crate) use link::{Link, ROLE};
-pub(crate) use network::{Network, within};
+pub(crate) use one_task::{OneTask, Running};
 pub(crate) use outage::Outage;
 pub(crate) use request::{Called, CommandReply, Request, Resend, Undo, after};
 #[cfg(feature = "redis-tls")]

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use crate::error::with_causes;
 use crate::observe::{Part, Reporter};
 
-/// How long no key may fail until the success of another key ends an outage.
+/// How long no key may fail until a success ends an outage of some keys: each success of another key would end an outage
+/// that the next failure begins again.
 const QUIET: Duration = Duration::from_secs(10);
 /// How long an outage of all keys lasts that began again soon after its end, as with almost full memory.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -45,10 +46,9 @@ struct Failing {
 }
 
 /// What fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Failed {
-    /// The key with this hash, perhaps it alone.
-    Key(u64),
+    SomeKeys,
     AllKeys,
 }
 
@@ -70,8 +70,8 @@ impl Outage {
     }
 
     /// Begins with the failure of a key, perhaps of this key alone.
-    pub(crate) fn begin_for(&self, key: u64, cause: &(dyn Error + 'static)) {
-        self.begin_with(Some(Failed::Key(key)), cause);
+    pub(crate) fn begin_for_some(&self, cause: &(dyn Error + 'static)) {
+        self.begin_with(Some(Failed::SomeKeys), cause);
     }
 
     /// Begins with a failure that concerns all keys.
@@ -79,10 +79,8 @@ impl Outage {
         self.begin_with(Some(Failed::AllKeys), cause);
     }
 
-    /// Ends with the success of any key if the last failure concerned all of them. Otherwise ends with the success of
-    /// the key that failed last, or of any key if none has failed for a while: each success of another key would end
-    /// an outage that the next failure begins again.
-    pub(crate) fn end_for(&self, key: u64) {
+    /// Ends with the success of a key if the last failure concerned all of them, or none has failed for a while.
+    pub(crate) fn end_for_any(&self) {
         // The load keeps the usual case free of the lock.
         if !self.reported.load(Ordering::Relaxed) {
             return;
@@ -91,16 +89,9 @@ impl Outage {
         let is_over = match failing.last {
             None => true,
             Some((Failed::AllKeys, at)) => !failing.began_again || at.elapsed() >= SETTLED,
-            Some((Failed::Key(last), at)) => last == key || at.elapsed() >= QUIET,
+            Some((Failed::SomeKeys, at)) => at.elapsed() >= QUIET,
         };
         if is_over {
-            self.end();
-        }
-    }
-
-    /// Ends unless a key has failed. Its outage ends as [`end_for`](Self::end_for) describes.
-    pub(crate) fn end_unless_for_key(&self) {
-        if self.state().failing.last.is_none() {
             self.end();
         }
     }
@@ -200,33 +191,33 @@ mod tests {
         let outage = outage();
         outage.begin_for_all(&cause());
         assert!(!is_over(&outage));
-        outage.end_for(1);
+        outage.end_for_any();
         assert!(is_over(&outage));
         // Almost full memory: the keys fail and succeed in turns.
         outage.begin_for_all(&cause());
-        outage.end_for(1);
+        outage.end_for_any();
         assert!(!is_over(&outage));
         advance(SETTLED).await;
-        outage.end_for(1);
+        outage.end_for_any();
         assert!(is_over(&outage));
         advance(QUIET).await;
         outage.begin_for_all(&cause());
-        outage.end_for(1);
+        outage.end_for_any();
         assert!(is_over(&outage));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failure_of_one_key_ends_with_it_or_later() {
+    async fn failure_of_some_keys_ends_after_pause() {
         let outage = outage();
         outage.begin_for_all(&cause());
-        outage.begin_for(1, &cause());
-        outage.end_for(2);
-        assert!(!is_over(&outage));
-        outage.end_for(1);
-        assert!(is_over(&outage));
-        outage.begin_for(1, &cause());
-        advance(QUIET).await;
-        outage.end_for(2);
+        for _ in 0..2 {
+            outage.begin_for_some(&cause());
+            advance(QUIET / 2).await;
+            outage.end_for_any();
+            assert!(!is_over(&outage));
+        }
+        advance(QUIET / 2).await;
+        outage.end_for_any();
         assert!(is_over(&outage));
     }
 

@@ -24,18 +24,11 @@ pub(crate) enum Resend {
 pub(crate) struct Request<'a> {
     pub(crate) command: &'a Cmd,
     pub(crate) resend: Resend,
-    /// `None` for a command that leaves nothing behind.
+    /// `None` for a command that grants nothing.
     pub(crate) undo: Option<Undo<'a>>,
-    /// Replicas may have to acknowledge what the command grants.
-    pub(crate) grants: bool,
     /// `None` for a command that calls no script.
     pub(crate) called: Option<Called>,
-    /// The server should write the message that the command sends to another process before it writes the reply.
-    pub(crate) is_message_first: bool,
 }
-
-/// The command before a command for a slot that is moving to the node.
-pub(super) const ASKING: &str = "ASKING";
 
 /// The script that a command calls, and the number of locks in the call.
 #[derive(Clone, Copy)]
@@ -53,13 +46,19 @@ pub(crate) struct CommandReply {
     pub(crate) asked: bool,
 }
 
-/// Undoes a command without a reply, which may still reach the server.
+/// Undoes a grant without a reply, which may still reach the server.
 #[derive(Clone, Copy)]
 pub(crate) struct Undo<'a> {
     /// Returns the commands, as [`undo`] sends them.
     pub(crate) commands: &'a (dyn Fn() -> Vec<Cmd> + Send + Sync),
     /// The time after which there is nothing left to undo.
     pub(crate) limit: Duration,
+}
+
+impl<'a> Undo<'a> {
+    pub(crate) fn new(commands: &'a (dyn Fn() -> Vec<Cmd> + Send + Sync), limit: Duration) -> Self {
+        Self { commands, limit }
+    }
 }
 
 /// Sends the commands of an undo, each only if the server rejects the one before: one of its keys may be denied, or
@@ -82,28 +81,13 @@ where
 }
 
 impl<'a> Request<'a> {
-    /// Creates the request of a command that leaves nothing behind.
+    /// Creates the request of a command that grants nothing.
     pub(crate) fn new(command: &'a Cmd, resend: Resend) -> Self {
         Self {
             command,
             resend,
             undo: None,
-            grants: false,
             called: None,
-            is_message_first: false,
-        }
-    }
-
-    /// Returns the command that is sent directly before this one.
-    ///
-    /// Redis writes last to the client that was the first to get output since the last write. `PING` makes that the
-    /// caller. Otherwise the server writes to the caller first, which wakes up on the CPU that the server needs, and
-    /// the message is late by up to 0.1 ms.
-    pub(crate) fn behind(&self, asking: bool) -> Option<&'static str> {
-        if asking {
-            Some(ASKING)
-        } else {
-            self.is_message_first.then_some("PING")
         }
     }
 }

@@ -15,7 +15,7 @@ use super::subscription::Watcher;
 use super::task::Task;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::Network;
+use crate::backend::redis::connection::ClientContext;
 
 /// Notifies waiters of releases. If dropped, the task ends.
 pub(crate) struct Notifier {
@@ -24,12 +24,12 @@ pub(crate) struct Notifier {
 
 impl Notifier {
     pub(crate) fn new(
-        network: Arc<Network>,
+        context: Arc<ClientContext>,
         endpoint: Option<Endpoint>,
         kinds: &'static [PubSub],
     ) -> Self {
         Self {
-            shared: Arc::new(Shared::new(network, endpoint, kinds)),
+            shared: Arc::new(Shared::new(context, endpoint, kinds)),
         }
     }
 
@@ -60,18 +60,12 @@ impl Notifier {
     }
 
     /// Returns how many of a channel's subscribers at the server belong to this process, which has no
-    /// waiter for it unless another manager over this backend does. Returns `None` if the server does not
-    /// know all subscribers.
+    /// waiter for it unless another manager over this backend does. Returns `None` without a subscription.
     pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        let kinds = self.shared.kinds;
-        let endpoint = self.shared.endpoint.as_ref()?;
-        // Plain messages reach subscribers at other nodes, which this node does not count.
-        if endpoint.on_moved.is_some() && kinds.contains(&PubSub::Plain) {
-            None
-        } else if self.shared.topics().lingers(channel) {
-            u8::try_from(kinds.len()).ok()
-        } else {
-            Some(0)
+        self.shared.endpoint.as_ref()?;
+        match self.shared.topics().lingers(channel) {
+            true => u8::try_from(self.shared.kinds.len()).ok(),
+            false => Some(0),
         }
     }
 
@@ -94,7 +88,7 @@ impl Notifier {
         }
         let (shared, channel) = (Arc::clone(&self.shared), channel.to_owned());
         // Like the subscriptions later, which need no I/O of the caller's runtime.
-        let tried = self.shared.network.background.run(async move {
+        let tried = self.shared.context.background.run(async move {
             let messages = shared.connected(shared.listen(false)).await?;
             let commands = shared.kinds.iter().flat_map(|kind| {
                 let subscribe = kind.subscribe(&channel);

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::pub_sub::{PubSub, still_leads_there};
 use super::topics::Topics;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{Locate, Messages, Network, Outage, listen, within};
+use crate::backend::redis::connection::{ClientContext, Locate, Messages, Outage, listen, within};
 use crate::backend::{BackendError, Hints};
 use crate::observe::Part;
 
@@ -27,7 +27,7 @@ pub(crate) struct Endpoint {
 }
 
 pub(super) struct Shared {
-    pub(super) network: Arc<Network>,
+    pub(super) context: Arc<ClientContext>,
     /// `None` if there is no server to subscribe at. Waiters are then notified at intervals.
     pub(super) endpoint: Option<Endpoint>,
     /// The kinds of messages. Each channel is subscribed to once per kind.
@@ -42,7 +42,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(
-        network: Arc<Network>,
+        context: Arc<ClientContext>,
         endpoint: Option<Endpoint>,
         kinds: &'static [PubSub],
     ) -> Self {
@@ -54,7 +54,7 @@ impl Shared {
             address,
         );
         Self {
-            network,
+            context,
             endpoint,
             kinds,
             topics: Mutex::default(),
@@ -73,7 +73,7 @@ impl Shared {
         &self,
         reply: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
-        let limit = self.network.response_timeout;
+        let limit = self.context.response_timeout;
         match timeout(limit, reply).await {
             Ok(outcome) => outcome,
             Err(_elapsed) => Err(unavailable(Cause::NoReply(limit))),
@@ -85,7 +85,7 @@ impl Shared {
         &self,
         connection: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
-        within(self.network.connect_timeout, connection).await
+        within(self.context.connect_timeout, connection).await
     }
 
     /// Opens a subscription connection. The caller sets the time limit.
@@ -178,14 +178,14 @@ mod tests {
 
     #[test]
     fn message_is_dispatched_by_its_receiver() {
-        let network = Network {
+        let context = ClientContext {
             connect_timeout: Duration::ZERO,
             response_timeout: Duration::ZERO,
             background: Background,
             recovery: Recovery::default(),
             longest_lease: AtomicU64::default(),
         };
-        let shared = Shared::new(Arc::new(network), None, &[PubSub::Plain]);
+        let shared = Shared::new(Arc::new(context), None, &[PubSub::Plain]);
         let (sender, mut hints) = Hints::channel();
         let manager = Some(Uuid::nil());
         let watchers = vec![Watcher { manager, sender }];

@@ -29,7 +29,7 @@ impl Shared {
         let mut rejection = None;
         let (mut moved, mut is_misled) = (false, false);
         let outage = &self.outage;
-        subscriptions.retain(|subscription| match replies.next().flatten() {
+        subscriptions.retain(|_| match replies.next().flatten() {
             None => true,
             // The channel becomes wanted again when the cluster has a new map.
             Some(CommandError::Elsewhere { address, .. }) => {
@@ -41,19 +41,16 @@ impl Shared {
             Some(error) => {
                 moved |= error.is_topological();
                 let error = BackendError::from(error);
-                // Another node may have the channel soon. A permission is missing until the channel is confirmed.
+                // Another node may have the channel soon.
                 match error.kind() {
                     BackendErrorKind::Unavailable => outage.begin(&error),
-                    _ => outage.begin_for(subscription.hash_code(), &error),
+                    _ => outage.begin_for_some(&error),
                 }
                 rejection = Some(error);
                 false
             }
         });
         self.topics().confirm(&subscriptions);
-        for confirmed in &subscriptions {
-            outage.end_for(confirmed.hash_code());
-        }
         if moved {
             self.report_moved();
         }

@@ -1,7 +1,5 @@
 //! The subscription to one lock, and its watchers.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use uuid::Uuid;
 
 use crate::backend::redis::command::OURS;
@@ -33,13 +31,6 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// Returns a hash of the channel.
-    pub(super) fn hash_code(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.channel.hash(&mut hasher);
-        hasher.finish()
-    }
-
     /// Returns the names to subscribe to, in this order. A process that has only a part of them must not count
     /// as another client, so the releases come last.
     pub(super) fn names(&self) -> Vec<String> {

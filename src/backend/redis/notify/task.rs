@@ -57,7 +57,7 @@ impl Drop for Task {
         topics.running = self.near && !topics.closed && is_needed;
         if topics.running {
             drop(topics);
-            let background = self.shared.network.background;
+            let background = self.shared.context.background;
             background.spawn(Self::new(&self.shared, false).run());
         }
     }
@@ -74,7 +74,7 @@ impl Task {
 
     /// Starts the task. The caller has set `running`.
     pub(super) fn start(shared: &Arc<Shared>) {
-        let background = shared.network.background;
+        let background = shared.context.background;
         let _home = background.spawn_io_near(Self::new(shared, true).run());
     }
 
@@ -83,7 +83,7 @@ impl Task {
             return self.poll().await;
         }
         let mut failures = 0;
-        let mut recoveries = self.shared.network.recovery.hints();
+        let mut recoveries = self.shared.context.recovery.hints();
         loop {
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return;
@@ -219,7 +219,7 @@ impl Task {
                 }
             }
             if rejections.are_over() {
-                self.shared.outage.end_unless_for_key();
+                self.shared.outage.end_for_any();
             }
             if !self.shared.topics().is_empty() {
                 last_busy = Instant::now();

@@ -20,11 +20,13 @@ where
     F: Future<Output = Outcomes<O>>,
 {
     // The usual case: one item, or one connection.
+    let shares = |item, other| {
+        let index = topology.shared_connection(key(item));
+        index.is_some() && index == topology.shared_connection(key(other))
+    };
     if let Some((first, more)) = items.split_first()
         && items.len() <= MAX_BATCH
-        && more
-            .iter()
-            .all(|item| topology.share_call(key(first), key(item)))
+        && more.iter().all(|item| shares(first, item))
     {
         return match topology.route(key(first)) {
             Ok(route) => send(&route, items.iter().collect(), &call).await,

@@ -19,25 +19,15 @@ pub(crate) trait Topology: Send + Sync {
     /// Returns the id of the connection of a key, or `None` if no server has the key.
     fn connection(&self, key: &LockKey) -> Option<u64>;
 
-    /// Returns the index of the connection whose acquires share calls with the key, or `None` if the call must
+    /// Returns the index of the connection whose keys certainly share calls with this one, or `None` if its calls must
     /// keep to one slot.
-    fn acquire_batch(&self, key: &LockKey) -> Option<usize>;
-
-    /// Returns `true` if one call certainly reaches both keys. A look at their routes can show more.
-    fn share_call(&self, one: &LockKey, other: &LockKey) -> bool;
+    fn shared_connection(&self, key: &LockKey) -> Option<usize>;
 
     /// Notifies a waiter of the messages on a channel.
     fn watch(&self, channel: String, waiter: Watcher);
 
-    /// Returns `true` while the messages on a channel reach the waiters of this process.
-    fn is_subscribed(&self, channel: &str) -> bool;
-
-    /// Returns how many subscribers of a channel belong to this process and wait for nothing, or `None` if
-    /// the server does not know all subscribers.
-    fn own_subscribers(&self, channel: &str) -> Option<u8>;
-
     /// Starts to report a new server as a recovery.
-    fn look_out(&self);
+    fn look_out(&self) {}
 
     /// Returns the current nodes.
     fn nodes(&self) -> Vec<Arc<Node>>;

@@ -1,12 +1,13 @@
 //! One server and the connections to it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
 use crate::backend::redis::command::Names;
-use crate::backend::redis::connection::{Connection, Connector, Network, Origin, Outage, Spread};
+use crate::backend::redis::connection::{
+    ClientContext, Connection, Connector, OneTask, Origin, Outage, Spread,
+};
 use crate::backend::redis::notify::Notifier;
 use crate::observe::Part;
 
@@ -16,7 +17,7 @@ pub(crate) struct NodeSettings {
     /// The number of connections for commands.
     pub(crate) connections: usize,
     pub(crate) min_replicas: Option<MinReplicas>,
-    pub(crate) network: Arc<Network>,
+    pub(crate) context: Arc<ClientContext>,
     /// The names of the keys that probe whether the server is one. `None` in a cluster.
     pub(crate) probed: Option<Names>,
 }
@@ -24,9 +25,9 @@ pub(crate) struct NodeSettings {
 impl NodeSettings {
     pub(crate) fn connector(&self, origin: Origin) -> Connector {
         let checked_out = self.min_replicas.map_or(0, |_| Replicas::CONNECTIONS);
-        let network = Arc::clone(&self.network);
+        let context = Arc::clone(&self.context);
         let probed = self.probed.clone();
-        Connector::new(origin, self.connections, checked_out, network, probed)
+        Connector::new(origin, self.connections, checked_out, context, probed)
     }
 }
 
@@ -40,8 +41,8 @@ pub(crate) struct Node {
     /// Logs that the server rejects releases.
     pub(crate) unreleased: Outage,
     pub(crate) notifier: Notifier,
-    /// A task inspects the counters of all slots.
-    pub(crate) preparing: AtomicBool,
+    /// Inspects the counters of all slots.
+    pub(crate) preparing: OneTask,
 }
 
 impl Node {
@@ -69,7 +70,7 @@ impl Node {
             outage,
             unreleased,
             notifier,
-            preparing: AtomicBool::new(false),
+            preparing: OneTask::default(),
         }
     }
 

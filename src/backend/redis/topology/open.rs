@@ -79,8 +79,8 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
         }
         Targets::Sentinel { sentinels, service } => {
             let login = sentinel_auth.unwrap_or_default();
-            let network = Arc::clone(&node.network);
-            Arc::new(Sentinels::new(sentinels, service, login, network))
+            let context = Arc::clone(&node.context);
+            Arc::new(Sentinels::new(sentinels, service, login, context))
         }
         Targets::Cluster { .. } if notify.is_some() => {
             let problem = "a cluster subscribes at its own nodes";
@@ -138,8 +138,8 @@ fn single(
         server,
         on_moved: None,
     });
-    let network = Arc::clone(&settings.network);
-    let notifier = Notifier::new(network, endpoint, PubSub::kinds(publish));
+    let context = Arc::clone(&settings.context);
+    let notifier = Notifier::new(context, endpoint, PubSub::kinds(publish));
     let probed = Some(names.clone());
     let settings = NodeSettings {
         probed,

@@ -8,6 +8,7 @@ use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
 use crate::backend::redis::connection::{CommandReply, Connection, Outage, Request, after};
+use crate::backend::redis::notify::Notifier;
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -109,6 +110,10 @@ impl Route {
         &self.node.connections[self.index]
     }
 
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.node.notifier
+    }
+
     /// Returns the log of the node's rejected grants.
     pub(crate) fn outage(&self) -> &Outage {
         &self.node.outage
@@ -128,10 +133,7 @@ impl Route {
         let (mut asking, mut resent) = (false, false);
         for _ in 0..REDIRECTIONS {
             let connection = &node.connections[index];
-            let replicas = node
-                .replicas
-                .as_ref()
-                .filter(|_| request.grants && self.acknowledged);
+            let replicas = node.replicas.as_ref().filter(|_| self.acknowledged);
             let mut outcome = match replicas.zip(request.undo) {
                 // Boxed, so that other commands do not contain it.
                 Some((replicas, undo)) => {

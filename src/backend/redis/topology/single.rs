@@ -45,28 +45,12 @@ impl Topology for Single {
         Some(self.node.connections[self.node.index_of(key)].id())
     }
 
-    fn acquire_batch(&self, key: &LockKey) -> Option<usize> {
+    fn shared_connection(&self, key: &LockKey) -> Option<usize> {
         (!self.is_sharded()).then(|| self.node.index_of(key))
-    }
-
-    fn share_call(&self, one: &LockKey, other: &LockKey) -> bool {
-        !self.is_sharded() && self.node.index_of(one) == self.node.index_of(other)
     }
 
     fn watch(&self, channel: String, waiter: Watcher) {
         self.node.notifier.watch(channel, vec![waiter]);
-    }
-
-    fn is_subscribed(&self, channel: &str) -> bool {
-        self.node.notifier.is_subscribed(channel)
-    }
-
-    fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        // A shard may not count the subscribers of the others.
-        match self.is_sharded() {
-            true => None,
-            false => self.node.notifier.own_subscribers(channel),
-        }
     }
 
     fn look_out(&self) {

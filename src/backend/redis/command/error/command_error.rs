@@ -60,8 +60,7 @@ impl CommandError {
         match self {
             Self::Scattered(_) => true,
             Self::Refused(error) => {
-                let code = server_error(error).map(|error| error.code().unwrap_or_default());
-                code.is_some_and(|code| !FOR_ALL_KEYS.contains(&code))
+                server_error(error).is_some_and(|(code, _)| !FOR_ALL_KEYS.contains(&code))
             }
             _ => false,
         }
@@ -73,9 +72,9 @@ impl CommandError {
         let Self::Refused(error) = self else {
             return false;
         };
-        let detail = server_error(error).and_then(|error| error.detail());
+        let says = |details: &str| details.contains(" access ") && details.contains(" key");
         error.kind() == BackendErrorKind::Misconfigured
-            && detail.is_some_and(|it| it.contains(" access ") && it.contains(" key"))
+            && server_error(error).is_some_and(|(_, details)| says(details))
     }
 
     /// Returns `true` if the command may succeed without the queue among its keys.
@@ -88,7 +87,7 @@ impl CommandError {
         let Self::Scattered(error) = self else {
             return false;
         };
-        server_error(error).is_some_and(|error| error.code() == Some("CROSSSLOT"))
+        server_error(error).is_some_and(|(code, _)| code == "CROSSSLOT")
     }
 
     /// Returns `true` if the slot is moving to the node that the redirection names.
@@ -119,10 +118,8 @@ impl CommandError {
     pub(crate) fn is_topological(&self) -> bool {
         match self {
             Self::Refused(error) if matches!(Cause::behind(error), Some(Cause::NotPrimary)) => true,
-            Self::Refused(error) => server_error(error).is_some_and(|error| {
-                let details = || error.detail().unwrap_or_default();
-                let code = error.code().unwrap_or_default();
-                MOVED_SLOT.contains(&code) || (is_quoting(code) && details().contains("READONLY"))
+            Self::Refused(error) => server_error(error).is_some_and(|(code, details)| {
+                MOVED_SLOT.contains(&code) || (is_quoting(code) && details.contains("READONLY"))
             }),
             Self::Unsent(error) => {
                 error.kind() == BackendErrorKind::Unavailable && !is_of_this_process(error)

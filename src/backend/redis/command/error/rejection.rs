@@ -29,13 +29,9 @@ pub(crate) fn concerns_all_keys(error: &BackendError) -> bool {
     {
         return true;
     }
-    let Some(error) = server_error(error) else {
+    let Some((code, details)) = server_error(error) else {
         return false;
     };
-    let (code, details) = (
-        error.code().unwrap_or_default(),
-        error.detail().unwrap_or_default(),
-    );
     let quotes = |code: &&str| details.contains(&format!("-{code} "));
     // A node without one of the slots serves the others. All versions word a denied command as `run …`.
     (FOR_ALL_KEYS.contains(&code) && !details.contains("slot"))
@@ -47,31 +43,28 @@ pub(crate) fn concerns_all_keys(error: &BackendError) -> bool {
 /// Returns `true` if the user may not run a command or use a key, or the server does not have the command. Another
 /// attempt meets the same, so a caller may remember it.
 pub(crate) fn is_denial(error: &BackendError) -> bool {
-    server_error(error).is_some_and(|error| {
-        let code = error.code().unwrap_or_default();
-        super::server_error::is_denial(code, error.detail().unwrap_or_default())
-    })
+    server_error(error).is_some_and(|(code, details)| super::server_error::is_denial(code, details))
 }
 
 /// Returns `true` if the server rejects only commands that require memory. Releases do not.
 pub(crate) fn is_out_of_memory(error: &BackendError) -> bool {
-    server_error(error).is_some_and(|error| {
-        let code = error.code().unwrap_or_default();
-        let quotes = || error.detail().is_some_and(|it| it.contains("OOM"));
-        code == "OOM" || (is_quoting(code) && quotes())
+    server_error(error).is_some_and(|(code, details)| {
+        code == "OOM" || (is_quoting(code) && details.contains("OOM"))
     })
 }
 
-/// Returns the error that the server replied with.
-pub(super) fn server_error(error: &BackendError) -> Option<&RedisError> {
-    Error::source(error)?.downcast_ref()
+/// Returns the code and the details of the error that the server replied with. Other errors of redis-rs have no code.
+pub(super) fn server_error(error: &BackendError) -> Option<(&str, &str)> {
+    let error: &RedisError = Error::source(error)?.downcast_ref()?;
+    let (code, details) = (error.code(), error.detail());
+    Some((code.unwrap_or_default(), details.unwrap_or_default()))
 }
 
 /// Returns `true` if a server replied, and its reply is the reason of the error.
 pub(crate) fn is_reply(error: &BackendError) -> bool {
     match Cause::behind(error) {
         Some(cause) => cause.is_reply(),
-        None => server_error(error).is_some_and(|error| error.code().is_some()),
+        None => server_error(error).is_some_and(|(code, _)| !code.is_empty()),
     }
 }
 

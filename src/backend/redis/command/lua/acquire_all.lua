@@ -2,13 +2,13 @@
 --
 -- KEYS[1] fencing counter, KEYS[i+1] lock bodies
 -- ARGV[2i-1] lease id, ARGV[2i] TTL in ms
--- Reply: the first counter, if all are granted. Otherwise a list: the first counter, or nil without a grant; then
--- per lock -3 granted, else the holder's PTTL, -1 for a key without a TTL, or the error of that lock.
+-- Reply: as share.lua: the first counter, if several are all granted. Otherwise per lock -2 minus the counter, else the
+-- holder's PTTL, -1 for a key without a TTL, or the error of that lock.
 --
--- The grants have consecutive counters, in order. A list of counters would make the reply up to four times
--- as long. One EXISTS over all bodies is enough if all are free, which is the usual case. The counter moves
--- once, by the number of possible grants, before any other write: with memory full, INCRBY is rejected. Each
--- free lock then has that error, and the others have their PTTL. `others` has the replies other than -3.
+-- The grants have consecutive counters, in order. One EXISTS over all bodies is enough if all are free, which is the
+-- usual case. The counter moves once, by the number of possible grants, before any other write: with memory full, INCRBY
+-- is rejected. Each free lock then has that error, and the others have their PTTL. `others` has the replies for locks
+-- that are not granted.
 local others, count, free = nil, #KEYS - 1, #KEYS - 1
 if redis.call('exists', unpack(KEYS, 2)) ~= 0 then
   others = {}
@@ -45,10 +45,12 @@ for i = 1, count do
   end
 end
 if not others then
-  return first
+  return count > 1 and first or -2 - first
 end
-local answers = { first or false }
 for i = 1, count do
-  answers[i + 1] = others[i] or -3
+  if not others[i] then
+    others[i] = -2 - first
+    first = first + 1
+  end
 end
-return answers
+return others

@@ -5,7 +5,7 @@
 -- Reply: per key as release.lua, 0 also for a lease that was only in the queue. For one key there is no list.
 --
 -- A repeated call finds neither a place nor a field. The queue of another type is no queue.
-local answers, count = {}, math.floor(#KEYS / 2)
+local answers, count = {}, #KEYS / 2
 blind = ARGV[2 * count + 1]
 -- Removes the place of a lease of any mode.
 local function forget_all(queue, lease)

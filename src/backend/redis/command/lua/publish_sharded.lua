@@ -1,2 +1,2 @@
 -- As publish.lua, for sharded messages.
-local publish, PUBLISH = redis.pcall, 'spublish'
+local publish, PUBLISH, NUMSUB, ALSO = redis.pcall, 'spublish', 'shardnumsub', nil

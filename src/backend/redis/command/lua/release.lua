@@ -9,44 +9,23 @@
 -- A repeated call finds no own field, so no latch is needed. One EXISTS shows that no key has a queue, and the
 -- functions of the queue are created only for the others. `others` has the replies other than 1.
 local others = nil
-if wanted then
-  -- Released above.
-elseif count == 1 and not alone then
-  -- A loop and the tables of several keys would cost as much as another command.
-  local held = ended(KEYS[1], ARGV[1])
-  if held == KEPT and queued then
-    wanted = { KEPT }
-  elseif held ~= 1 then
-    return held == KEPT and 1 or held
-  elseif queued then
-    wanted = { 'queue' }
-  else
-    if publish(PUBLISH, ARGV[2], '0') == 0 then
-      return 1
-    end
-    wanted = { true }
+if count > 1 and not alone then
+  queued = redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
+end
+-- Otherwise released above.
+for i = 1, wanted and 0 or count do
+  local held, want = ended(KEYS[i], ARGV[2 * i - 1]), nil
+  if held ~= 1 and held ~= KEPT then
+    others = others or {}
+    others[i] = held
+  elseif queued and (count == 1 or redis.pcall('exists', KEYS[count + i]) ~= 0) then
+    want = held == 1 and 'queue' or KEPT
+  elseif held == 1 then
+    want = publish(PUBLISH, ARGV[2 * i], '0') ~= 0 and not alone
   end
-else
-  queued = not alone and redis.pcall('exists', unpack(KEYS, count + 1, 2 * count)) ~= 0
-  for i = 1, count do
-    local held = ended(KEYS[i], ARGV[2 * i - 1])
-    if held == KEPT then
-      if queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
-        wanted = wanted or {}
-        wanted[i] = KEPT
-      end
-    elseif held ~= 1 then
-      others = others or {}
-      others[i] = held
-    elseif queued and redis.pcall('exists', KEYS[count + i]) ~= 0 then
-      wanted = wanted or {}
-      wanted[i] = 'queue'
-    else
-      if publish(PUBLISH, ARGV[2 * i], '0') ~= 0 and not alone then
-        wanted = wanted or {}
-        wanted[i] = true
-      end
-    end
+  if want then
+    wanted = wanted or {}
+    wanted[i] = want
   end
 end
 if not others and not wanted then

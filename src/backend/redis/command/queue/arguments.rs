@@ -1,7 +1,13 @@
 //! The arguments that the calls about a queue share.
 
+use redis::Cmd;
+
 use crate::backend::redis::command::call::{Calls, KeyRoute};
+use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::RedisName;
+use crate::backend::redis::command::script::Script;
+use crate::backend::redis::command::send::call;
+use crate::backend::redis::connection::CommandReply;
 use crate::backend::redis::topology::Route;
 
 /// What a count of subscribers includes, as `blind` in `queue.lua`.
@@ -23,9 +29,27 @@ impl Calls {
         }
     }
 
+    /// Returns `true` if the node of a route counts all subscribers.
+    pub(crate) fn counts_all(&self, route: &Route) -> bool {
+        self.counted(route) == Counted::All
+    }
+
     /// Returns the name of a queue that this user may use.
     pub(super) fn queue_of<'a>(&self, at: KeyRoute<'a>) -> Option<RedisName<'a>> {
         self.are_queues_allowed().then(|| at.queue())
+    }
+
+    /// Calls a script with the queue of the key among its keys, and without it if the server rejects that.
+    pub(super) async fn call_with_queue(
+        &self,
+        script: &Script,
+        at: KeyRoute<'_>,
+        command: impl Fn(Option<RedisName<'_>>) -> Cmd,
+    ) -> Result<CommandReply, CommandError> {
+        match call(script, at.route, &command(self.queue_of(at))).await {
+            Err(error) if error.excludes_queue() => call(script, at.route, &command(None)).await,
+            reply => reply,
+        }
     }
 
     /// Returns the argument for an unusual count. The usual release is shorter without.

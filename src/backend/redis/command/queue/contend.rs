@@ -10,9 +10,7 @@ use crate::backend::redis::command::names::{Lease, Named, millis};
 use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Undo;
-use crate::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Mode,
-};
+use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Mode};
 
 impl Calls {
     /// Contends for a key in the order of its queue.
@@ -25,27 +23,6 @@ impl Calls {
         at: KeyRoute<'_>,
         request: &ContendRequest,
     ) -> Result<Contended, BackendError> {
-        self.contend_outside(self.quarantine_millis(), at, request)
-            .await
-    }
-
-    /// Contends for the key of a self-test, also in a quarantine.
-    pub(crate) async fn try_contend(
-        &self,
-        at: KeyRoute<'_>,
-        request: &ContendRequest,
-    ) -> Result<Contended, BackendError> {
-        let period = self.scripts.quarantine.as_ref().map(|_| 0);
-        self.contend_outside(period, at, request).await
-    }
-
-    /// `period` is the length of a quarantine in milliseconds.
-    async fn contend_outside(
-        &self,
-        period: Option<u64>,
-        at: KeyRoute<'_>,
-        request: &ContendRequest,
-    ) -> Result<Contended, BackendError> {
         let ContendRequest {
             lease,
             ttl,
@@ -54,7 +31,7 @@ impl Calls {
             limit,
             ..
         } = *request;
-        let script = &self.scripts.contend;
+        let (script, period) = (&self.scripts.contend, at.period);
         let (body, queue, fence) = (at.body(), at.queue(), at.fence());
         let quarantine = period.map(|_| at.quarantine());
         let more = usize::from(period.is_some());
@@ -68,31 +45,19 @@ impl Calls {
         command.arg(self.blind(at.route).unwrap_or(0));
         command.arg(limit.map(NonZeroU16::get)).arg(period);
         let leave = || self.undo_one(&self.scripts.leave, at, lease);
-        let undo = Undo {
-            commands: &leave,
-            limit: ttl,
-        };
-        let call = script.acquire(&command, undo);
+        let call = script.acquire(&command, 1, Undo::new(&leave, ttl));
         match call_with(script, at.route, &call).await {
-            Err(error) if error.spans_slots() && at.route.slot().is_none() => {
-                let route = &at.route.sharded(self.names.slot(at.key));
-                let at = self.at(route, at.key);
-                Box::pin(self.contend_outside(period, at, request)).await
-            }
-            Err(CommandError::Scattered(_)) => {
-                let acquired = self.without_queue(period, at, request).await;
-                note(at, acquired.as_ref());
-                if let Ok(Acquired::Granted { .. }) = &acquired {
-                    // If this fails, the place expires.
-                    drop(self.leave_queue_alone(at, lease).await);
+            Err(error) if error.excludes_queue() => {
+                if let Some(route) = &at.sharded_by(&error) {
+                    return Box::pin(self.contend(KeyRoute { route, ..at }, request)).await;
                 }
-                acquired.map(Contended::from)
-            }
-            Err(error) if error.is_denied() => {
-                let acquired = self.without_queue(period, at, request).await;
+                let acquired = self.without_queue(at, request).await;
                 note(at, acquired.as_ref());
-                if acquired.is_ok() {
-                    self.log_denied_queue();
+                match &acquired {
+                    Ok(_) if error.is_denied() => self.log_denied_queue(),
+                    // If this fails, the place expires.
+                    Ok(Acquired::Granted { .. }) => drop(self.leave_queue_alone(at, lease).await),
+                    _ => {}
                 }
                 acquired.map(Contended::from)
             }
@@ -115,7 +80,7 @@ impl Calls {
                     Ok(Contended::Waiting {
                         queued: Some(_), ..
                     }) if period.is_none() && !at.route.has_replicas() => {
-                        at.route.outage().end_for(at.key.hash_code());
+                        at.route.outage().end_for_any();
                     }
                     Ok(Contended::Waiting { .. }) => {}
                     Err(error) => note(at, Err(error)),
@@ -128,18 +93,14 @@ impl Calls {
     /// Acquires by calls of one key each.
     async fn without_queue(
         &self,
-        period: Option<u64>,
         at: KeyRoute<'_>,
         request: &ContendRequest,
     ) -> Result<Acquired, BackendError> {
         let (lease, ttl) = (request.lease, request.ttl);
         match request.mode {
-            Mode::Exclusive => Box::pin(self.acquire_scattered(period, at, lease, ttl)).await,
+            Mode::Exclusive => Box::pin(self.acquire_scattered(at, lease, ttl)).await,
             Mode::Shared | Mode::Permit => {
-                let request = AcquireRequest::new(request.key.clone(), lease, ttl)
-                    .with_mode(request.mode)
-                    .with_limit(request.limit);
-                Box::pin(self.share_scattered(period, at, &request)).await
+                Box::pin(self.share_scattered(at, &request.to_acquire())).await
             }
         }
     }

@@ -39,9 +39,7 @@ impl Calls {
         at: KeyRoute<'_>,
         renewal: &Renewal,
     ) -> Result<Downgraded, BackendError> {
-        let period = self.quarantine_millis();
-        let counter = self.counter(at.route, at.fence(), at.quarantine(), period);
-        let counter = match counter.await {
+        let counter = match self.counter(at).await {
             Ok((counter, Duration::ZERO)) => counter,
             Ok((_, left)) => return Err(unavailable(Cause::Quarantine(left))),
             // The lease is unchanged.

@@ -2,8 +2,8 @@
 
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::Cause;
+use crate::backend::redis::command::names::RedisName;
 use crate::backend::redis::command::reply::{holder, released};
-use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder, Released};
 
 /// The most reads of the holders before a forced release.
@@ -12,18 +12,12 @@ const READS: usize = 10;
 impl Calls {
     pub(crate) async fn inspect(&self, at: KeyRoute<'_>) -> Result<Option<Holder>, BackendError> {
         let script = &self.scripts.inspect;
-        let with_queue = |queue: Option<_>| {
+        let command = |queue: Option<RedisName<'_>>| {
             let mut command = script.evalsha(1 + usize::from(queue.is_some()), 0, 256);
             command.arg(at.body()).arg(queue);
             command
         };
-        let reply = match call(script, at.route, &with_queue(self.queue_of(at))).await {
-            Err(error) if error.excludes_queue() => {
-                call(script, at.route, &with_queue(None)).await?
-            }
-            reply => reply?,
-        };
-        holder(reply.value)
+        holder(self.call_with_queue(script, at, command).await?.value)
     }
 
     /// Releases the lock of its present holder, or of all of them. Of several, the one that was read may end before the
@@ -68,7 +62,7 @@ impl Calls {
         alone: bool,
     ) -> Result<ForceReleased, BackendError> {
         let script = &self.scripts.force_release;
-        let with_queue = |queue: Option<_>| {
+        let command = |queue: Option<RedisName<'_>>| {
             let mut command = script.evalsha(1 + usize::from(queue.is_some()), 4, 512);
             command.arg(at.body()).arg(queue);
             command.arg(holder).arg(at.channel());
@@ -76,12 +70,7 @@ impl Calls {
             command.arg(u8::from(alone));
             command
         };
-        let reply = match call(script, at.route, &with_queue(self.queue_of(at))).await {
-            Err(error) if error.excludes_queue() => {
-                call(script, at.route, &with_queue(None)).await?
-            }
-            reply => reply?,
-        };
+        let reply = self.call_with_queue(script, at, command).await?;
         Ok(match released(&reply.value, Released::NotHeld)? {
             Released::NotHeld if !reply.resent => ForceReleased::NotHeld,
             _ => ForceReleased::Released,

@@ -7,8 +7,7 @@ use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::unexpected;
 use crate::backend::redis::command::names::{Lease, millis};
 use crate::backend::redis::command::reply::released;
-use crate::backend::redis::command::send::call_with;
-use crate::backend::redis::connection::Request;
+use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept};
 
 /// The reply for a next lease that listens in the queue.
@@ -38,11 +37,7 @@ impl Calls {
         };
         command.arg(kind(request.listens));
         command.arg(self.blind(at.route).unwrap_or(0));
-        let sent = Request {
-            is_message_first: true,
-            ..script.request(&command, 1)
-        };
-        let reply = match call_with(script, at.route, &sent).await {
+        let reply = match call(script, at.route, &command).await {
             Err(error) if error.excludes_queue() => {
                 return Box::pin(self.release_scattered(at, request.lease)).await;
             }
@@ -74,7 +69,7 @@ impl Calls {
                 let others = u32::try_from(*others).unwrap_or(u32::MAX);
                 let passed = ReleasedOrKept::passed(released, others, *queued > 0);
                 // Where a server does not count all subscribers, the message may be lost.
-                let is_certain = *queued == LISTENS && self.blind(at.route).is_none();
+                let is_certain = *queued == LISTENS && self.counts_all(at.route);
                 Ok(passed.with_listening(is_certain))
             }
             reply => Err(unexpected(reply)),

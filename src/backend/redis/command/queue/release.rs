@@ -18,7 +18,7 @@ impl Calls {
             return self.release_all(route, leases).await;
         }
         let outcomes = self.end_all(&self.scripts.leave, route, leases).await;
-        note_releases(route, leases, &outcomes);
+        note_releases(route, leases.len(), &outcomes);
         match (outcomes, leases) {
             (Err(CommandError::Scattered(_)), [release]) => {
                 let at = self.at(route, &release.key);
@@ -48,7 +48,7 @@ impl Calls {
             }
             (outcomes, _) => outcomes,
         };
-        note_releases(route, leases, &outcomes);
+        note_releases(route, leases.len(), &outcomes);
         outcomes
     }
 
@@ -121,25 +121,21 @@ impl Calls {
 }
 
 /// Logs the time in which a server rejects releases, which are retried until the leases have expired.
-fn note_releases(route: &Route, leases: &[&Release], outcomes: &Outcomes<Released>) {
+fn note_releases(route: &Route, leases: usize, outcomes: &Outcomes<Released>) {
     let outage = route.unreleased();
     match outcomes {
         Ok(outcomes) => {
-            for (release, outcome) in leases.iter().zip(outcomes) {
+            for outcome in outcomes {
                 match outcome {
-                    Err(error) => begin(outage, release.key.hash_code(), error),
-                    Ok(_) => outage.end_for(release.key.hash_code()),
+                    Err(error) => begin(outage, error),
+                    Ok(_) => outage.end_for_any(),
                 }
             }
         }
         // Without the queue, or with one key, the command may succeed.
         Err(error) if error.excludes_queue() => {}
-        Err(error) if error.may_spare_keys() && leases.len() > 1 => {}
-        Err(CommandError::Refused(error)) => {
-            if let Some(release) = leases.first() {
-                begin(outage, release.key.hash_code(), error);
-            }
-        }
+        Err(error) if error.may_spare_keys() && leases > 1 => {}
+        Err(CommandError::Refused(error)) => begin(outage, error),
         Err(_) => {}
     }
 }

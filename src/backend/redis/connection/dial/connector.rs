@@ -19,7 +19,7 @@ use super::spread::Spread;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, Names, check, not_connected, not_dialed, unavailable};
 use crate::backend::redis::connection::{
-    Link, Locate, Network, Target, Visit, address::Address, within,
+    ClientContext, Link, Locate, Target, Visit, address::Address, within,
 };
 use crate::task::with_caller_logs;
 
@@ -46,7 +46,7 @@ pub(crate) struct Connector {
     links: Arc<Semaphore>,
     /// The name for errors and logs.
     pub(crate) address: String,
-    pub(crate) network: Arc<Network>,
+    pub(crate) context: Arc<ClientContext>,
     pub(crate) spread: Spread,
 }
 
@@ -57,7 +57,7 @@ impl Connector {
         origin: Origin,
         connections: usize,
         checked_out: usize,
-        network: Arc<Network>,
+        context: Arc<ClientContext>,
         probed: Option<Names>,
     ) -> Self {
         let address = match &origin {
@@ -70,10 +70,10 @@ impl Connector {
             given: Arc::default(),
             pools: Arc::new(Pools::new(
                 connections + checked_out,
-                network.connect_timeout,
+                context.connect_timeout,
             )),
             links: Arc::new(Semaphore::new(LINKS * connections)),
-            network,
+            context,
             spread: Spread::new(probed),
         }
     }
@@ -131,7 +131,7 @@ impl Connector {
             Ok(Link::new(connection, address, visit, ended, permit))
         };
         // The program's pool may have no timeouts.
-        let opened = within(self.network.connect_timeout, link).await;
+        let opened = within(self.context.connect_timeout, link).await;
         if opened.is_err() {
             // Each idle connection to a server that hangs would take that time.
             self.drop_idle(begun);
@@ -177,14 +177,14 @@ impl Connector {
     ///
     /// If dropped, a connection that is being opened goes to the pool.
     pub(crate) async fn checkout(&self, shared: &Link) -> Result<(Pooled, Visit), BackendError> {
-        let limit = self.network.connect_timeout;
+        let limit = self.context.connect_timeout;
         let (given, at) = match &self.origin {
             Origin::Given(pool) => (Some(pool.clone()), Arc::clone(&self.given)),
             Origin::Server(_) => (None, Address::named(&shared.address)),
         };
         let (pools, address) = (Arc::clone(&self.pools), shared.address.clone());
         // The runtime that opens a connection also drives it for the next acquire, of any runtime.
-        let pooled = self.network.background.run(async move {
+        let pooled = self.context.background.run(async move {
             let pooled = async {
                 let visit = at.admit().await?;
                 let pooled = match given {
@@ -211,7 +211,7 @@ impl fmt::Debug for Connector {
         // The `Debug` of the pool prints credentials.
         f.debug_struct("Connector")
             .field("address", &self.address)
-            .field("network", &self.network)
+            .field("context", &self.context)
             .finish_non_exhaustive()
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Connecting {
 impl Connecting {
     /// Starts the task with the number that the state has.
     pub(super) fn start(connection: &Arc<Connection>, number: u64) {
-        let background = connection.network().background;
+        let background = connection.context().background;
         let task = Self::new(connection, number, true);
         if let Some(home) = background.spawn_io_near(task.run()) {
             let connection = Arc::downgrade(connection);
@@ -52,7 +52,7 @@ impl Connecting {
 
     async fn run(mut self) {
         while let Some(connection) = self.connection.upgrade() {
-            let network = Arc::clone(connection.network());
+            let context = Arc::clone(connection.context());
             let ended = self.connection.clone();
             let on_end = move || {
                 if let Some(connection) = ended.upgrade() {
@@ -76,7 +76,7 @@ impl Connecting {
                     }
                     if again && !connection.is_quiet() {
                         // The store may have changed in the meantime: waiters try, holders renew.
-                        network.recovery.report();
+                        context.recovery.report();
                     }
                     return;
                 }
@@ -122,7 +122,7 @@ impl Drop for Connecting {
         }
         if !self.over && self.near {
             drop(state);
-            let background = connection.network().background;
+            let background = connection.context().background;
             return background.spawn(Self::new(&connection, self.number, false).run());
         }
         state.connecting = None;
@@ -156,7 +156,7 @@ async fn take_over_if_blocked(connection: Weak<Connection>, number: u64, home: N
     };
     let taken = connection.state().take_over(number);
     if let Some(number) = taken {
-        let background = connection.network().background;
+        let background = connection.context().background;
         background.spawn(Connecting::new(&connection, number, false).run());
     }
 }

@@ -31,7 +31,8 @@ use super::link_state::LinkState;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{
-    CallSpan, CommandReply, Connector, Link, Network, Outage, Request, Resend, request::undo,
+    CallSpan, ClientContext, CommandReply, Connector, Link, OneTask, Outage, Request, Resend,
+    request::undo,
 };
 use crate::observe::Part;
 use crate::task::timeout;
@@ -46,14 +47,8 @@ pub(crate) struct Connection {
     /// A command timed out, and no command was answered since. A new link or the reply to `PING` does
     /// not reset it: a server whose writes are paused provides both.
     pub(super) silent: AtomicBool,
-    /// Whether a task asks the server until it replies.
-    pub(super) asking: AtomicBool,
-}
-
-enum Demand {
-    Ready(Arc<Link>),
-    Refused(BackendError),
-    Wait,
+    /// Asks the server until it replies.
+    pub(super) asking: OneTask,
 }
 
 impl Connection {
@@ -78,7 +73,7 @@ impl Connection {
             changed: Notify::new(),
             outage: None,
             silent: AtomicBool::new(false),
-            asking: AtomicBool::new(false),
+            asking: OneTask::default(),
         }
     }
 
@@ -91,8 +86,8 @@ impl Connection {
         &self.connector
     }
 
-    pub(crate) fn network(&self) -> &Arc<Network> {
-        &self.connector.network
+    pub(crate) fn context(&self) -> &Arc<ClientContext> {
+        &self.connector.context
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -147,8 +142,8 @@ impl Connection {
             }
             let span = CallSpan::begin(request, &link.address);
             // Pinned where it is made: each wrapper would move it.
-            let reply = pin!(link.send(request.command, request.behind(asking)));
-            let reply = timeout(self.network().response_timeout, reply).await;
+            let reply = pin!(link.send(request.command, asking));
+            let reply = timeout(self.context().response_timeout, reply).await;
             span.end(reply.as_ref().ok());
             let outcome = match reply {
                 Ok(reply) => self.replied(&link, request, reply),
@@ -210,8 +205,8 @@ impl Connection {
         loop {
             let link = self.await_link().await?;
             // Each is sent with its first poll, and `try_join` polls them in this order.
-            let both = try_join(link.send(first, None), link.send(second, None));
-            match timeout(self.network().response_timeout, both).await {
+            let both = try_join(link.send(first, false), link.send(second, false));
+            match timeout(self.context().response_timeout, both).await {
                 Ok(Ok(replies)) => {
                     self.answered(&link);
                     return Ok(replies);
@@ -224,7 +219,7 @@ impl Connection {
                 }
                 Err(_elapsed) => {
                     self.mark_suspect(&link);
-                    let waited = self.network().response_timeout;
+                    let waited = self.context().response_timeout;
                     return Err(BackendError::unknown(Cause::NoReply(waited)));
                 }
             }
@@ -238,7 +233,7 @@ impl Connection {
         request: &Request<'_>,
         asking: bool,
     ) -> CommandError {
-        let waited = self.network().response_timeout;
+        let waited = self.context().response_timeout;
         link.mark_suspect();
         // The task ends an outage, so the outage begins first.
         self.unreached(&Cause::NoReply(waited));
@@ -258,20 +253,26 @@ impl Connection {
     /// Waits for a link that answers. An error means that nothing was sent.
     pub(crate) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
         let limit = if self.state().has_link() {
-            self.network().response_timeout
+            self.context().response_timeout
         } else {
-            self.network().connect_timeout
+            self.context().connect_timeout
         };
         let link = async {
             loop {
                 // Registered before the look, or a change between the two would be missed.
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
-                match self.demand() {
-                    Demand::Ready(link) => return Ok(link),
-                    Demand::Refused(error) => return Err(error),
-                    Demand::Wait => changed.await,
+                {
+                    let mut state = self.state();
+                    if let Some(link) = state.sound(&self.connector) {
+                        return Ok(link);
+                    }
+                    if let Some(error) = state.failure() {
+                        return Err(error);
+                    }
+                    self.replace(state);
                 }
+                changed.await;
             }
         };
         match timeout(limit, link).await {
@@ -290,18 +291,6 @@ impl Connection {
         self.await_link().await
     }
 
-    fn demand(self: &Arc<Self>) -> Demand {
-        let mut state = self.state();
-        if let Some(link) = state.sound(&self.connector) {
-            return Demand::Ready(link);
-        }
-        if let Some(error) = state.failure() {
-            return Demand::Refused(error);
-        }
-        self.replace(state);
-        Demand::Wait
-    }
-
     fn replace(self: &Arc<Self>, mut state: MutexGuard<'_, LinkState>) {
         let number = state.connect();
         drop(state);
@@ -314,13 +303,13 @@ impl Connection {
     /// holder that subscribes soon after the end replaces it by a renewal. A quiet connection waits for its next
     /// command.
     pub(super) fn ended(self: &Arc<Self>) {
-        if self.is_quiet() || !self.network().recovery.ended() {
+        if self.is_quiet() || !self.context().recovery.ended() {
             return;
         }
         let pause = self.state().ended();
         let connection = Arc::downgrade(self);
         // The runtime that drove the link may be ending.
-        self.network().background.spawn(async move {
+        self.context().background.spawn(async move {
             sleep(pause).await;
             if let Some(connection) = connection.upgrade() {
                 let mut state = connection.state();

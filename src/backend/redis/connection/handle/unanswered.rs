@@ -1,8 +1,7 @@
 //! What follows a command without a reply: its undo, or else a probe of the link, and calls until the server replies
 //! to one.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -18,17 +17,6 @@ const PROBE_TIMEOUTS: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The task that asks a server. After every exit, the next command without a reply starts another.
-struct Asking(Weak<Connection>);
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        if let Some(connection) = self.0.upgrade() {
-            connection.asking.store(false, Ordering::SeqCst);
-        }
-    }
-}
-
 impl Connection {
     /// Reports trouble that was noticed elsewhere: the link is probed, and replaced unless it answers
     /// first.
@@ -39,17 +27,17 @@ impl Connection {
 
     /// Asks a server that did not reply to a command, until it replies to one. One task asks at a time.
     pub(super) fn ask_until_answered(self: &Arc<Self>) {
-        if self.is_quiet() || self.asking.swap(true, Ordering::SeqCst) {
+        let Some(running) = self.asking.start().filter(|_| !self.is_quiet()) else {
             return;
-        }
-        let asking = Asking(Arc::downgrade(self));
-        self.network().background.spawn(async move {
+        };
+        let connection = Arc::downgrade(self);
+        self.context().background.spawn(async move {
             // A script that no server knows. While writes are paused, no server answers a call of a script.
             let mut call = redis::cmd("EVALSHA");
             call.arg("0000000000000000000000000000000000000000").arg(0);
             for failures in 1.. {
                 sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
-                match asking.0.upgrade() {
+                match connection.upgrade() {
                     // Any reply makes it answered.
                     Some(connection) if connection.is_silent() => {
                         let _rejected = connection.query(&call, Resend::Repeatable).await;
@@ -57,10 +45,8 @@ impl Connection {
                     _ => break,
                 }
             }
-            let connection = asking.0.upgrade();
-            drop(asking);
-            // A command that timed out since the check found the flag set.
-            if let Some(connection) = connection
+            drop(running);
+            if let Some(connection) = connection.upgrade()
                 && connection.is_silent()
             {
                 connection.ask_until_answered();
@@ -74,9 +60,9 @@ impl Connection {
         }
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let limit = self.probe_limit();
-        self.network().background.spawn(async move {
+        self.context().background.spawn(async move {
             let ping = redis::cmd("PING");
-            match timeout(limit, link.send(&ping, None)).await {
+            match timeout(limit, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
                     link.end_probe();
                     connection.mark_healthy(&link);
@@ -88,7 +74,7 @@ impl Connection {
 
     /// The time for which a link is kept for the reply to a probe or an undo.
     pub(crate) fn probe_limit(&self) -> Duration {
-        self.network().response_timeout * PROBE_TIMEOUTS
+        self.context().response_timeout * PROBE_TIMEOUTS
     }
 
     /// Sends the undo of a command behind the command, on its link, which is kept until the reply.
@@ -99,7 +85,7 @@ impl Connection {
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let commands = (undo.commands)();
         let limit = undo.limit.min(self.probe_limit());
-        self.network().background.spawn(async move {
+        self.context().background.spawn(async move {
             match timeout(limit, link.undo(&commands, asking)).await {
                 Ok(Ok(())) => connection.answered(&link),
                 Ok(Err(_)) | Err(_) => connection.discard(&link),

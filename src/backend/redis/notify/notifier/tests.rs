@@ -49,7 +49,7 @@ impl Locate for Nowhere {
 }
 
 fn notifier(server: &Arc<Nowhere>) -> Notifier {
-    let network = Network {
+    let context = ClientContext {
         connect_timeout: PATIENCE,
         response_timeout: PATIENCE,
         background: Background,
@@ -60,7 +60,7 @@ fn notifier(server: &Arc<Nowhere>) -> Notifier {
         server: Arc::clone(server) as _,
         on_moved: None,
     };
-    Notifier::new(Arc::new(network), Some(endpoint), &[PubSub::Plain])
+    Notifier::new(Arc::new(context), Some(endpoint), &[PubSub::Plain])
 }
 
 /// Returns a runtime with threads of its own.

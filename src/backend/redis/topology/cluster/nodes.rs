@@ -1,7 +1,6 @@
 //! The nodes of a cluster, and the owner of each slot.
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use futures_util::FutureExt;
@@ -14,7 +13,7 @@ use super::member::Member;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Names, entry};
-use crate::backend::redis::connection::{Connection, Origin, Resend, Target};
+use crate::backend::redis::connection::{Connection, OneTask, Origin, Resend, Target};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Watcher};
 use crate::backend::redis::topology::{Node, NodeSettings};
 
@@ -59,7 +58,7 @@ pub(crate) struct Cluster {
     pub(super) map: RwLock<Arc<Map>>,
     pub(super) identity: Identity,
     pub(super) suspect_since: Mutex<Option<Instant>>,
-    pub(super) refreshing: AtomicBool,
+    pub(super) refreshing: OneTask,
     /// Waiters for slots that no node serves.
     pub(super) homeless: Mutex<Vec<(String, Vec<Watcher>)>>,
     /// Connections to seeds, for one refresh after another.
@@ -74,7 +73,7 @@ impl Cluster {
             map: RwLock::default(),
             identity: Identity::default(),
             suspect_since: Mutex::default(),
-            refreshing: AtomicBool::new(false),
+            refreshing: OneTask::default(),
             homeless: Mutex::default(),
             seed_connections: Mutex::default(),
         })
@@ -146,8 +145,8 @@ impl Cluster {
             on_moved: Some(Box::new(on_moved)),
         };
         let settings = &self.settings.node;
-        let network = Arc::clone(&settings.network);
-        let notifier = Notifier::new(network, Some(endpoint), self.settings.kinds);
+        let context = Arc::clone(&settings.context);
+        let notifier = Notifier::new(context, Some(endpoint), self.settings.kinds);
         let origin = Origin::Server(member);
         Arc::new(Node::new(settings, origin, notifier))
     }

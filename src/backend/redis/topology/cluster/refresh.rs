@@ -9,7 +9,6 @@
 
 use std::future::pending;
 use std::pin::pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use super::identity::share;
 use super::map::{Map, View, parse};
 use super::nodes::Cluster;
 use crate::backend::redis::command::{Cause, unavailable, unexpected};
-use crate::backend::redis::connection::{Connection, Resend};
+use crate::backend::redis::connection::{Connection, Resend, Running};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::task::Timer;
@@ -46,13 +45,10 @@ impl Cluster {
     }
 
     fn start(&self) {
-        if !self.refreshing.swap(true, Ordering::SeqCst) {
-            let refreshing = Refreshing(Weak::clone(&self.myself));
-            self.settings
-                .node
-                .network
-                .background
-                .spawn(refreshing.run());
+        if let Some(running) = self.refreshing.start() {
+            let refreshing = refresh_suspect(Weak::clone(&self.myself), running);
+            let context = &self.settings.node.context;
+            context.background.spawn(refreshing);
         }
     }
 
@@ -69,7 +65,7 @@ impl Cluster {
         let learned = self.refresh().await;
         self.leave_seeds();
         let looking = look(Weak::clone(&self.myself));
-        self.settings.node.network.background.spawn(looking);
+        self.settings.node.context.background.spawn(looking);
         learned
     }
 
@@ -154,8 +150,8 @@ impl Cluster {
 
     /// Learns the view of another cluster if no lease of this one can be left.
     pub(super) fn replaced_by(&self, view: &View) -> Result<(), BackendError> {
-        let network = &self.settings.node.network;
-        if self.identity.doubt() >= network.longest_lease() {
+        let context = &self.settings.node.context;
+        if self.identity.doubt() >= context.longest_lease() {
             self.learn(view);
             return Ok(());
         }
@@ -212,7 +208,7 @@ impl Cluster {
         drop(current);
         self.rehouse(&before);
         if recovered {
-            self.settings.node.network.recovery.report();
+            self.settings.node.context.recovery.report();
         }
     }
 }
@@ -258,33 +254,20 @@ async fn look(cluster: Weak<Cluster>) {
     }
 }
 
-/// The task that refreshes the map. After every exit another can start.
-struct Refreshing(Weak<Cluster>);
-
-impl Refreshing {
-    async fn run(self) {
-        while let Some(cluster) = self.0.upgrade() {
-            if !cluster.is_suspect() {
-                cluster.leave_seeds();
-                drop(self);
-                // A call that marked the map between the check and the drop found the flag set.
-                if cluster.is_suspect() {
-                    cluster.start();
-                }
-                return;
+/// Refreshes the map while it is suspect.
+async fn refresh_suspect(cluster: Weak<Cluster>, running: Running) {
+    while let Some(cluster) = cluster.upgrade() {
+        if !cluster.is_suspect() {
+            cluster.leave_seeds();
+            drop(running);
+            if cluster.is_suspect() {
+                cluster.start();
             }
-            // On an error the map stays suspect.
-            drop(cluster.refresh().await);
-            drop(cluster);
-            sleep(jittered(REFRESH)).await;
+            return;
         }
-    }
-}
-
-impl Drop for Refreshing {
-    fn drop(&mut self) {
-        if let Some(cluster) = self.0.upgrade() {
-            cluster.refreshing.store(false, Ordering::SeqCst);
-        }
+        // On an error the map stays suspect.
+        drop(cluster.refresh().await);
+        drop(cluster);
+        sleep(jittered(REFRESH)).await;
     }
 }

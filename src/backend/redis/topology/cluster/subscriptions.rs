@@ -22,21 +22,6 @@ impl Cluster {
         self.mark_suspect();
     }
 
-    /// As [`Notifier::is_subscribed`].
-    pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
-        let map = self.map();
-        let owner = map.owner(slot_of(channel));
-        owner.is_some_and(|owner| owner.notifier.is_subscribed(channel))
-    }
-
-    /// As [`Notifier::own_subscribers`].
-    pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        let map = self.map();
-        map.owner(slot_of(channel))?
-            .notifier
-            .own_subscribers(channel)
-    }
-
     fn homeless(&self) -> MutexGuard<'_, Vec<(String, Vec<Watcher>)>> {
         self.homeless.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,27 +26,13 @@ impl Topology for Arc<Cluster> {
         Some(owner.connections[owner.index_of(key)].id())
     }
 
-    fn acquire_batch(&self, _key: &LockKey) -> Option<usize> {
+    fn shared_connection(&self, _key: &LockKey) -> Option<usize> {
         None
-    }
-
-    fn share_call(&self, _one: &LockKey, _other: &LockKey) -> bool {
-        false
     }
 
     fn watch(&self, channel: String, waiter: Watcher) {
         Cluster::watch(self, channel, vec![waiter]);
     }
-
-    fn is_subscribed(&self, channel: &str) -> bool {
-        Cluster::is_subscribed(self, channel)
-    }
-
-    fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        Cluster::own_subscribers(self, channel)
-    }
-
-    fn look_out(&self) {}
 
     fn nodes(&self) -> Vec<Arc<Node>> {
         Cluster::nodes(self)

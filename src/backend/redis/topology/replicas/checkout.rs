@@ -60,7 +60,7 @@ impl Checkout {
     /// new one.
     pub(super) fn settle(self, last: Vec<Cmd>, asking: bool, limit: Duration) {
         let connection = Arc::clone(&self.connection);
-        connection.network().background.spawn(async move {
+        connection.context().background.spawn(async move {
             match timeout(limit, self.link.undo(&last, asking)).await {
                 // A rejection settles nothing.
                 Ok(Err(_)) | Err(_) => {

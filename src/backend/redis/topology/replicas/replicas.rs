@@ -120,15 +120,15 @@ impl Replicas {
             replicas: least,
             timeout: wait_limit,
         } = self.asked;
-        let response_timeout = connection.network().response_timeout;
+        let response_timeout = connection.context().response_timeout;
         let link = Arc::clone(&checkout.link);
         let mut wait = redis::cmd("WAIT");
         wait.arg(least).arg(millis(wait_limit));
 
         let sent_at = Instant::now();
         let span = CallSpan::begin(request, &link.address);
-        let acquired = pin!(link.send(request.command, request.behind(asking)));
-        let waited = pin!(link.send(&wait, None));
+        let acquired = pin!(link.send(request.command, asking));
+        let waited = pin!(link.send(&wait, false));
         let replies = async {
             // `select` polls both in this order, so both are sent before the first reply.
             match select(acquired, waited).await {
@@ -219,7 +219,7 @@ impl Replicas {
         let shared = shared.map_err(CommandError::Unsent)?;
         let shared = connection.granting(shared).await;
         let shared = shared.map_err(CommandError::Refused)?;
-        let limit = connection.network().connect_timeout;
+        let limit = connection.context().connect_timeout;
         let deadline = Instant::now() + limit;
         let permit = Arc::clone(&self.connections).acquire_owned();
         let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {

@@ -13,6 +13,8 @@ const LOSS: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct Known {
     primary: Option<Named>,
+    /// The address of the primary, as connections use it.
+    pub(super) address: Option<String>,
     /// The first round since the last majority.
     without_majority: Option<Instant>,
 }

@@ -2,7 +2,7 @@
 //!
 //! | file | responsibility |
 //! |---|---|
-//! | `question` | one sentinel: its connection, and one question at a time |
+//! | `question` | one sentinel: its connection, and the question that it is asked |
 //! | `votes` | the replies of one round |
 //! | `known` | the server that is known to be the primary |
 //! | `sentinels` | rounds of questions, at intervals and for each new connection |

@@ -7,7 +7,6 @@
 //! old primary takes itself for the primary for ten seconds or more. All that it grants or renews in
 //! this time is lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use super::known::Known;
 use super::question::Sentinel;
 use super::votes::Votes;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{Locate, Network, Outage, Target};
+use crate::backend::redis::connection::{ClientContext, Locate, OneTask, Outage, Running, Target};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::observe::Part;
@@ -37,11 +36,9 @@ pub(crate) struct Sentinels {
     address: String,
     /// The credentials for the primary, at any address.
     login: Target,
-    network: Arc<Network>,
+    context: Arc<ClientContext>,
     known: Mutex<Known>,
-    /// The address of the known primary.
-    primary: Mutex<Option<String>>,
-    looking: AtomicBool,
+    looking: OneTask,
     outage: Outage,
 }
 
@@ -51,14 +48,14 @@ impl Sentinels {
         targets: Vec<Target>,
         service: String,
         login: RedisConnectionInfo,
-        network: Arc<Network>,
+        context: Arc<ClientContext>,
     ) -> Self {
         // RESP3 announces the end of a connection. A proxy may demand RESP2.
         let protocol = targets[0].info.redis_settings().protocol();
         let login = login.set_protocol(protocol);
         let sentinel = |target: &Target| {
             let target = target.with(login.clone());
-            Arc::new(Sentinel::new(target, Arc::clone(&network)))
+            Arc::new(Sentinel::new(target, Arc::clone(&context)))
         };
         let address = address(&targets, &service);
         let outage = Outage::new(
@@ -72,16 +69,15 @@ impl Sentinels {
             login: targets[0].clone(),
             service,
             address,
-            network,
+            context,
             known: Mutex::default(),
-            primary: Mutex::default(),
-            looking: AtomicBool::new(false),
+            looking: OneTask::default(),
             outage,
         }
     }
 
-    fn last_primary(&self) -> MutexGuard<'_, Option<String>> {
-        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the server to connect to: see [the rule](super).
@@ -91,8 +87,8 @@ impl Sentinels {
     /// If dropped, tasks still wait for the replies of the sentinels, and discard them.
     async fn ask(&self) -> Result<Target, BackendError> {
         // Sentinels that do not reply must leave time to connect.
-        let network = &self.network;
-        let limit = network.response_timeout.min(network.connect_timeout / 4);
+        let context = &self.context;
+        let limit = context.response_timeout.min(context.connect_timeout / 4);
         let mut deadline = Instant::now() + limit;
         let mut replies: FuturesUnordered<_> = self
             .sentinels
@@ -123,14 +119,13 @@ impl Sentinels {
     }
 
     fn decide(&self, votes: &Votes) -> Option<Target> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         let (named, is_known) = known.decide(votes, Instant::now())?;
         let primary = self.login.at(&named.host, named.port);
         if !is_known {
             return Some(primary);
         }
-        // Under the lock of the decision, so that an earlier one does not overtake a later one.
-        let before = self.last_primary().replace(primary.address.clone());
+        let before = known.address.replace(primary.address.clone());
         drop(known);
         self.outage.end();
         if before.is_some_and(|before| before != primary.address) {
@@ -142,7 +137,7 @@ impl Sentinels {
             );
             // Holders ask the new primary whether it has their leases, waiters try there, and the
             // subscription follows.
-            self.network.recovery.report();
+            self.context.recovery.report();
         }
         Some(primary)
     }
@@ -173,9 +168,8 @@ impl Locate for Sentinels {
 
     /// Returns `true` if another server is known to be the primary.
     fn has_left(&self, address: &str) -> bool {
-        self.last_primary()
-            .as_ref()
-            .is_some_and(|primary| primary != address)
+        let known = self.known();
+        known.address.as_ref().is_some_and(|known| known != address)
     }
 
     fn can_move(&self) -> bool {
@@ -183,52 +177,32 @@ impl Locate for Sentinels {
     }
 
     fn look_out(self: Arc<Self>) {
-        if !self.looking.swap(true, Ordering::SeqCst) {
-            let lookout = Lookout(Arc::downgrade(&self));
-            self.network.background.spawn(lookout.run());
+        if let Some(running) = self.looking.start() {
+            let looking = look(Arc::downgrade(&self), running);
+            self.context.background.spawn(looking);
         }
     }
 }
 
-/// The task that asks the sentinels at intervals. After every exit, also with its runtime, the next
-/// subscriber starts another. Weak, so that the task ends with the backend.
-struct Lookout(Weak<Sentinels>);
-
-impl Lookout {
-    async fn run(self) {
-        while let Some(sentinels) = self.0.upgrade() {
-            if let Err(error) = sentinels.ask().await {
-                sentinels.outage.begin(&error);
-            }
-            drop(sentinels);
-            sleep(jittered(LOOK_AGAIN)).await;
-            if !self.is_needed() {
-                break;
-            }
+/// Asks the sentinels at intervals while recoveries have a subscriber. An outage without one would otherwise never end.
+async fn look(sentinels: Weak<Sentinels>, running: Running) {
+    let is_needed =
+        |it: &Sentinels| it.context.recovery.is_awaited() || it.outage.ends_when_reached();
+    while let Some(now) = sentinels.upgrade() {
+        if let Err(error) = now.ask().await {
+            now.outage.begin(&error);
         }
-        let sentinels = Weak::clone(&self.0);
-        drop(self);
-        // A subscriber between the check and the drop found the flag set.
-        if let Some(sentinels) = sentinels.upgrade()
-            && sentinels.network.recovery.is_awaited()
-        {
-            sentinels.look_out();
+        drop(now);
+        sleep(jittered(LOOK_AGAIN)).await;
+        if !sentinels.upgrade().is_some_and(|it| is_needed(&it)) {
+            break;
         }
     }
-
-    /// An outage without a subscriber would otherwise never end.
-    fn is_needed(&self) -> bool {
-        self.0.upgrade().is_some_and(|sentinels| {
-            sentinels.network.recovery.is_awaited() || sentinels.outage.ends_when_reached()
-        })
-    }
-}
-
-impl Drop for Lookout {
-    fn drop(&mut self) {
-        if let Some(sentinels) = self.0.upgrade() {
-            sentinels.looking.store(false, Ordering::SeqCst);
-        }
+    drop(running);
+    if let Some(sentinels) = sentinels.upgrade()
+        && sentinels.context.recovery.is_awaited()
+    {
+        sentinels.look_out();
     }
 }
 

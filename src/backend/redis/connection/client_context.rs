@@ -9,7 +9,7 @@ use crate::backend::redis::notify::Recovery;
 use crate::task::Background;
 
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct ClientContext {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) background: Background,
@@ -18,7 +18,7 @@ pub(crate) struct Network {
     pub(crate) longest_lease: AtomicU64,
 }
 
-impl Network {
+impl ClientContext {
     /// Returns the longest lease that any process may have, as far as this one has requested or seen leases.
     pub(crate) fn longest_lease(&self) -> Duration {
         Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))
