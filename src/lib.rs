@@ -18,7 +18,7 @@
 //!
 //! fn app(locks: LockManager) -> Router {
 //!     // A layer: writes to the same path, one at a time. Reads pass.
-//!     let by_path = LockLayer::by_path(locks.clone()).writes_only().wait(Duration::from_secs(2));
+//!     let by_path = LockLayer::by_path(locks.clone()).wait(Duration::from_secs(2));
 //!     // A scope: locks of `Locked` are held until the response is complete.
 //!     let scope = LockScopeLayer::new().wait(Duration::from_secs(2));
 //!     Router::new()

@@ -69,8 +69,8 @@
 //! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
 //! | read the body before the lock | [`read_body_first`](crate::LockLayer::read_body_first) | the lock is acquired at the head |
 //! | let requests read bodies of any type while they wait | [`read_body_ahead`](crate::LockLayer::read_body_ahead) | bodies of axum |
-//! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
-//! | let GET and HEAD share their locks | [`shared_reads`](crate::LockLayer::shared_reads) | all methods lock exclusively |
+//! | lock GET, HEAD, OPTIONS and TRACE as well | [`all_methods`](crate::LockLayer::all_methods) | they pass without a lock |
+//! | let GET and HEAD share their locks | [`shared_reads`](crate::LockLayer::shared_reads) | they pass without a lock |
 //! | let several requests of one key run at a time | [`permits`](crate::LockLayer::permits), [`permits_with`](crate::LockLayer::permits_with) | one |
 //! | respond with 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
 //! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
@@ -341,9 +341,7 @@
 //! }
 //!
 //! let locks = LockManager::in_memory();
-//! let one_at_a_time = LockLayer::by_path_param(locks, "order")
-//!     .writes_only()
-//!     .wait(Duration::from_secs(2));
+//! let one_at_a_time = LockLayer::by_path_param(locks, "order").wait(Duration::from_secs(2));
 //! let app: Router = Router::new()
 //!     .route("/orders/{order}", get(show).put(update).route_layer(one_at_a_time));
 //! # use axum::{body::Body, http::{Request, StatusCode}};

@@ -26,9 +26,9 @@
 //! # }
 //! ```
 //!
-//! For routes, [`LockLayer::shared_reads`](crate::LockLayer::shared_reads) lets GET and HEAD share their locks, and
-//! [`LockLayer::permits`](crate::LockLayer::permits) limits the requests of one key. The examples `bank` (statements
-//! beside transfers) and `limits` (ten requests per tenant) are whole programs.
+//! For routes, [`LockLayer::shared_reads`](crate::LockLayer::shared_reads) lets GET and HEAD share their locks. Without
+//! it, they pass without a lock. [`LockLayer::permits`](crate::LockLayer::permits) limits the requests of one key. The
+//! examples `bank` (statements beside transfers) and `limits` (ten requests per tenant) are whole programs.
 //!
 //! # Which mode to use
 //!

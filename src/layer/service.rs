@@ -141,7 +141,7 @@ impl Options {
         keys: &Keyed<K>,
         request: &mut Parts,
     ) -> Plan {
-        if self.exempts(&request.method) || self.skips(request) {
+        if self.exempts(request) || self.skips(request) {
             return Plan::Run;
         }
         let mut request_info = RequestInfo::in_parts(request);
@@ -164,7 +164,7 @@ impl Options {
         Plan::Acquire(Attempt {
             keys,
             owner: owner.unwrap_or_else(|| locks.new_owner()),
-            shared: self.shares(&request.method),
+            shared: self.shares(request),
             limit: self.limit(request),
             preferred_wait: preferred.map(|preferred| preferred.wait),
             request_info,

@@ -234,11 +234,12 @@ async fn locked_under_layer_with_same_key_re_enters() {
     }
 
     let locks = LockManager::in_memory();
+    let by_account = LockLayer::new(locks.clone(), |_: &http::request::Parts| {
+        Ok(Some(account("7").into()))
+    });
     let app = Router::new()
         .route("/", get(handler))
-        .route_layer(LockLayer::new(locks.clone(), |_: &http::request::Parts| {
-            Ok(Some(account("7").into()))
-        }))
+        .route_layer(by_account.all_methods())
         .with_state(locks);
     assert_eq!(answer(&app, get_request("/?from=7&to=8")).await, ok("2"));
 }
@@ -318,7 +319,7 @@ async fn held_and_owner_can_be_optional() {
 
     let app: Router = Router::new()
         .route("/", get(handler).post(handler))
-        .route_layer(LockLayer::by_path(LockManager::in_memory()).writes_only());
+        .route_layer(LockLayer::by_path(LockManager::in_memory()));
     assert_eq!(answer(&app, get_request("/")).await, ok("unlocked"));
     let write = Request::post("/").body(Body::empty()).unwrap();
     assert_eq!(answer(&app, write).await, ok("locked"));

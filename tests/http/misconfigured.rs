@@ -190,6 +190,7 @@ fn observe_only_runs_wrong_program_and_logs_it_once() {
 #[test]
 fn layer_around_router_is_500_with_its_remedy() {
     let locked = LockLayer::by_path_param(LockManager::in_memory(), "id")
+        .all_methods()
         .layer(Router::new().route("/{id}", get(unlocked)));
     let log = logged(|| {
         let request = Request::get("/7").body(Body::empty()).unwrap();

@@ -264,7 +264,7 @@ async fn keys_of_layer_have_their_modes() {
             false => LockKeys::new().shared("k"),
         }
     });
-    let (app, peak) = app(layer.no_wait());
+    let (app, peak) = app(layer.all_methods().no_wait());
     let (reads, writes) = tokio::join!(
         statuses(&app, &[], 2),
         statuses(&app, &[("x-write", "yes")], 1),

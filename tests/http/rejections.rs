@@ -317,7 +317,7 @@ async fn head_request_receives_headers_without_body() {
     let (layer, _guard) = busy().await;
     let mut request = post("/secret");
     *request.method_mut() = Method::HEAD;
-    let answer = answer(&layer, request).await;
+    let answer = answer(&layer.all_methods(), request).await;
     assert_eq!(answer.status, StatusCode::CONFLICT);
     assert_eq!(
         answer.header("content-type"),

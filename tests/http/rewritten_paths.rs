@@ -112,7 +112,7 @@ impl Stack {
     fn app(self, locks: Option<&LockManager>) -> App {
         let layer = |place: Place| {
             let locks = locks.filter(|_| place == self.lock)?;
-            Some(LockLayer::by_path(locks.clone()).no_wait())
+            Some(LockLayer::by_path(locks.clone()).all_methods().no_wait())
         };
         let prefix = match self.nesting {
             Nesting::Route => "/p",

@@ -4,6 +4,7 @@ mod constructors;
 mod layer;
 mod options;
 mod prefer;
+mod requests;
 mod settings;
 mod unlocked;
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::request::Parts;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
@@ -69,11 +70,12 @@ pub(in crate::layer) enum Permits {
 /// How the requests with safe methods are locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::layer) enum Reads {
-    /// As all others.
-    Exclusive,
+    /// They need no lock.
+    Unlocked,
     /// GET and HEAD share their locks, OPTIONS and TRACE need none.
     Shared,
-    Unlocked,
+    /// As all others.
+    Exclusive,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +93,7 @@ impl Default for Options {
             honors_preferred_wait: false,
             lease: None,
             max_hold: Duration::from_secs(5 * 60),
-            reads: Reads::Exclusive,
+            reads: Reads::Unlocked,
             skip: None,
             permits: None,
             busy_status: None,
@@ -148,12 +150,14 @@ impl Options {
         self.name.as_deref()
     }
 
-    /// Returns `true` if a request with this method needs no lock.
-    pub(in crate::layer) fn exempts(&self, method: &Method) -> bool {
+    /// Returns `true` if the method of this request needs no lock.
+    pub(in crate::layer) fn exempts(&self, request: &Parts) -> bool {
         match self.reads {
+            // A limit is about the load of all requests.
+            _ if self.permits.is_some() => false,
+            Reads::Unlocked => is_read(request),
+            Reads::Shared => [Method::OPTIONS, Method::TRACE].contains(&request.method),
             Reads::Exclusive => false,
-            Reads::Unlocked => method.is_safe(),
-            Reads::Shared => *method == Method::OPTIONS || *method == Method::TRACE,
         }
     }
 
@@ -165,9 +169,9 @@ impl Options {
         })
     }
 
-    /// Returns `true` if a request with this method gets a shared lock.
-    pub(in crate::layer) fn shares(&self, method: &Method) -> bool {
-        self.reads == Reads::Shared && method.is_safe()
+    /// Returns `true` if this request gets a shared lock.
+    pub(in crate::layer) fn shares(&self, request: &Parts) -> bool {
+        self.reads == Reads::Shared && is_read(request)
     }
 
     /// Whether a request whose lock is lost is aborted.
@@ -237,6 +241,21 @@ impl Options {
         }
         acquire
     }
+}
+
+/// Returns `true` if the method is safe (RFC 9110 §9.2.1), and the request does not ask for another protocol.
+///
+/// A WebSocket is a GET over HTTP/1.1 that asks for an upgrade, and a `CONNECT` over HTTP/2. Both are locked.
+fn is_read(request: &Parts) -> bool {
+    request.method.is_safe() && !(request.method == Method::GET && asks_for_upgrade(request))
+}
+
+fn asks_for_upgrade(request: &Parts) -> bool {
+    let lines = request.headers.get_all(CONNECTION).iter();
+    let mut options = lines
+        .map(HeaderValue::as_bytes)
+        .flat_map(|line| line.split(|&byte| byte == b','));
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
 }
 
 impl fmt::Debug for Options {

@@ -1,19 +1,16 @@
 //! The settings of the layer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
 use super::layer::LockLayer;
-use super::options::{OnLost, Permits, Reads, Wait, assert_valid};
+use super::options::{OnLost, Wait};
 use super::unlocked::OnUnavailable;
 use crate::layer::rejection::LockRejection;
-use crate::lock::valid_permits;
 
 impl<K> LockLayer<K> {
     /// Adds the header `Server-Timing` to each response, with the time that the request waited for its lock. Off by
@@ -134,91 +131,6 @@ impl<K> LockLayer<K> {
     #[track_caller]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.set_max_hold(max_hold);
-        self
-    }
-
-    /// Passes GET, HEAD, OPTIONS and TRACE without a lock. By default, these requests are locked too.
-    ///
-    /// A WebSocket is a GET over HTTP/1.1, which passes, and a `CONNECT` over HTTP/2, which is locked until its head.
-    pub fn writes_only(mut self) -> Self {
-        self.options.reads = Reads::Unlocked;
-        self
-    }
-
-    /// Lets the requests GET and HEAD share their locks, so that they exclude writes, and not each other. Passes OPTIONS
-    /// and TRACE without a lock. All other methods lock exclusively. By default, all methods do.
-    ///
-    /// While a write waits, no further read joins. Of this setting and [`writes_only`](Self::writes_only), the last one
-    /// counts. If the backend has no [shared locks](crate::Acquire::shared), these requests are rejected with 500
-    /// `lock-option-invalid`.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory()).shared_reads();
-    /// # drop(layer);
-    /// ```
-    pub fn shared_reads(mut self) -> Self {
-        self.options.reads = Reads::Shared;
-        self
-    }
-
-    /// Lets at most `limit` requests of one key run at a time, over all processes, instead of one. From 1 to 10,000.
-    ///
-    /// A request above the limit waits for its [permit](crate::Acquire::permits), and is rejected with 429
-    /// `permits-exhausted` after its wait. [`status`](Self::status) sets another status. Requests with and without
-    /// permits of one key exclude each other. This setting replaces [`shared_reads`](Self::shared_reads) for the requests
-    /// that it locks. If the backend has no permits, they are rejected with 500 `lock-option-invalid`.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `limit` is out of bounds.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(10);
-    /// # drop(layer);
-    /// ```
-    #[track_caller]
-    pub fn permits(mut self, limit: u32) -> Self {
-        assert_valid(valid_permits(limit).map(drop));
-        self.options.permits = Some(Permits::Fixed(limit));
-        self
-    }
-
-    /// Sets the limit of [`permits`](Self::permits) for each request. A request whose limit is out of bounds is rejected
-    /// with 500 `lock-option-invalid`.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_header(LockManager::in_memory(), "x-tenant")
-    ///     .permits_with(|request| if request.headers.contains_key("x-paid") { 100 } else { 10 });
-    /// # drop(layer);
-    /// ```
-    pub fn permits_with(
-        mut self,
-        limit_of: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
-    ) -> Self {
-        self.options.permits = Some(Permits::Of(Arc::new(limit_of)));
-        self
-    }
-
-    /// Passes requests without a lock if `skip` returns `true`, in addition to those of
-    /// [`writes_only`](Self::writes_only). By default, each request that has a key is locked.
-    ///
-    /// `skip` runs before the key is extracted. A second call replaces the first.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory())
-    ///     .skip(|request| request.uri.path() == "/health");
-    /// # drop(layer);
-    /// ```
-    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.options.skip = Some(Arc::new(skip));
         self
     }
 

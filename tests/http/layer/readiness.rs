@@ -51,7 +51,7 @@ impl<B> Service<Request<B>> for OnceReady {
 #[tokio::test]
 async fn ready_service_is_called() {
     let locks = LockManager::in_memory();
-    let layer = LockLayer::by_path(locks.clone()).writes_only();
+    let layer = LockLayer::by_path(locks.clone());
     assert_calls_ready(&layer, &locks).await;
     let layer = layer.read_body_first(1_000, Duration::from_secs(1));
     assert_calls_ready(&layer, &locks).await;

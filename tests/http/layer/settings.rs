@@ -127,9 +127,8 @@ async fn later_skip_replaces_earlier_one() {
 }
 
 #[tokio::test]
-async fn skip_adds_to_writes_only() {
+async fn skip_adds_to_safe_methods() {
     let layer = LockLayer::by_fn(LockManager::in_memory(), |_| LockKey::new("all"))
-        .writes_only()
         .skip(|request| request.uri.path() == "/health");
     for (method, path, held) in [
         ("GET", "/orders", "unlocked"),
