@@ -5,6 +5,22 @@ use crate::{ConfigError, ConnectError, LockManager, LockManagerBuilder, Memory};
 impl LockManager {
     /// Creates a manager with locks in the memory of this process and default settings, for a single
     /// process.
+    ///
+    /// Each call creates locks of its own: two managers of two calls exclude nothing from each other. Create one, and
+    /// clone it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use tower_lock::LockManager;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let _guard = locks.acquire("order:42").await?;
+    /// assert!(locks.clone().acquire("order:42").no_wait().await.is_err());
+    /// assert!(LockManager::in_memory().acquire("order:42").no_wait().await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     #[allow(clippy::missing_panics_doc)]
     pub fn in_memory() -> Self {

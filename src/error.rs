@@ -34,6 +34,8 @@ struct Repr {
     retry_after: Option<Duration>,
     /// When the lease of the holder ends, or the first of several leases.
     lease_left: Option<Duration>,
+    /// An owner of this process holds the lock.
+    is_held_here: bool,
     source: Option<SharedCause>,
 }
 
@@ -103,6 +105,7 @@ impl Error {
                 kind,
                 retry_after: None,
                 lease_left: None,
+                is_held_here: false,
                 source: None,
             }),
         }
@@ -136,6 +139,12 @@ impl Error {
 
     pub(crate) fn with_lease_left(mut self, lease_left: Duration) -> Self {
         self.repr.lease_left = Some(lease_left);
+        self
+    }
+
+    /// States that an owner of this process holds the lock: it may be the one that asks.
+    pub(crate) fn held_here(mut self) -> Self {
+        self.repr.is_held_here = true;
         self
     }
 
@@ -198,6 +207,7 @@ impl fmt::Debug for Error {
             kind,
             retry_after,
             lease_left: _,
+            is_held_here: _,
             source,
         } = &*self.repr;
         let mut error = f.debug_struct("Error");
@@ -215,6 +225,9 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind() {
+            ErrorKind::Busy if self.repr.is_held_here => {
+                "lock is held by another owner of this process; in a handler use `LockScope::acquire` or `.owner(..)`"
+            }
             ErrorKind::Busy => "lock is held by another owner",
             ErrorKind::Full => "no permit of the lock is free",
             ErrorKind::TooManyWaiters => "too many waiters for this lock",

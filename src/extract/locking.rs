@@ -35,6 +35,8 @@ impl Locking {
         let owner = RequestLocks::owner(extensions, &locks);
         let owner = owner.unwrap_or_else(|| locks.new_owner());
         RequestLocks::set_owner(extensions, owner);
+        // A `LockScope` before it in the arguments acquires with it as well.
+        scope.add_owner(owner);
         Ok(Self {
             locks,
             owner,

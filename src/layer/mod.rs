@@ -46,5 +46,5 @@ pub(crate) use rejection::RequestInfo;
 pub use rejection::{LockRejection, LockTiming};
 #[cfg(feature = "axum")]
 pub(crate) use request_locks::RequestLocks;
-pub use scope::{LockScope, LockScopeLayer, LockScopeService};
+pub use scope::{LockScope, LockScopeLayer, LockScopeService, ScopeAcquire, ScopeAcquireFuture};
 pub use service::LockService;

@@ -19,7 +19,8 @@ use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
 /// Clones share all state. Guards stay valid after the last handle is dropped.
 ///
 /// Use one manager per backend in a process, and clone it. Two managers over one backend contend with each
-/// other like two processes: their waiters share no queue, and an owner counts its holds per manager.
+/// other like two processes: their waiters share no queue, and an owner belongs to one manager. A request that holds a
+/// lock through one manager, and acquires it through the other, waits for itself until its wait ends.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,7 +51,8 @@ impl LockManager {
     /// either.
     ///
     /// To acquire a lock that the same request or task already holds, set its owner with
-    /// [`Acquire::owner`]. Otherwise the acquire waits for its own lock.
+    /// [`Acquire::owner`]. Otherwise the acquire waits for its own lock. In a handler,
+    /// [`LockScope::acquire`](crate::LockScope::acquire) sets it, and keeps the lock until the response is complete.
     pub fn acquire(&self, keys: impl Into<LockKeys>) -> Acquire {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }

@@ -14,7 +14,7 @@ use tower_lock::{
     LockGuard, LockInfo, LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder,
     LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, LockTiming, Lost,
     LostReason, Memory, Mode, OnLost, OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture,
-    Snapshot, Unlocked, Via,
+    ScopeAcquire, ScopeAcquireFuture, Snapshot, Unlocked, Via,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -93,6 +93,8 @@ assert_impl_all!(Quorum: Clone);
 
 // The scope.
 assert_shared!(LockScope, LockScopeLayer, LockScopeService<()>);
+assert_shared!(ScopeAcquire);
+assert_impl_all!(ScopeAcquireFuture: Send, Unpin, std::fmt::Debug);
 assert_impl_all!(LockScope: Clone);
 assert_impl_all!(LockScopeLayer: Clone, Default);
 assert_impl_all!(LockScopeService<()>: Clone);

@@ -19,7 +19,7 @@ use tower_lock::{
     Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
     LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, LockTiming,
     Locked, LockedRejection, LockedShared, LostReason, Memory, OnLost, OnUnavailable, Owner,
-    Quorum, ReadBody, RedisBackend, TraceKeys, Unlocked,
+    Quorum, ReadBody, RedisBackend, ScopeAcquire, ScopeAcquireFuture, TraceKeys, Unlocked,
 };
 use uuid::Uuid;
 
@@ -279,7 +279,11 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
         std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
     }));
     service.call(request()).await.unwrap();
-    canary.closed(&scopes.recv().unwrap());
+    let scope = scopes.recv().unwrap();
+    canary.closed(&scope);
+    let acquire = scope.acquire(&locks, KEY);
+    canary.open::<ScopeAcquire>(&acquire);
+    canary.closed::<ScopeAcquireFuture>(&acquire.into_future());
 }
 
 /// A builder has all the values, which are not validated yet.
