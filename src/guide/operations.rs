@@ -61,6 +61,7 @@
 //! |---|---|---|
 //! | `error` | `lock layer misconfigured`, with the fields `extractor`, `route` and `problem` | no request to a route has a key, or a handler extracts what no layer provides. Once per route of a layer or extractor, on at most 100 routes; once if the requests have no route of axum |
 //! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.mode`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
+//! | `warn` | `one kind of lock key on two routes`, with the fields `kind`, `route` and `other_route`, once per kind | `/orders/{id}` and `/customers/{id}` under `by_path_param(locks, "id")` exclude each other: rename a parameter, or set [`kind`](crate::LockLayer::kind), also where it is intended |
 //! | `warn` | `lock request dropped without an await`, once per process | `let _guard = locks.acquire(key);` acquires nothing: see [lints](super::testing#lints) |
 //! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock store rejects this client`; once per outage, and again when the cause has changed, at most every 10 s |

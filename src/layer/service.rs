@@ -150,7 +150,10 @@ impl Options {
             locks.not_acquired(self.name(), error);
         }
         let keys = match extracted {
-            Ok(Some(keys)) => keys,
+            Ok(Some(locked)) => {
+                keys.check_kind(locks, &request.extensions);
+                locked
+            }
             Ok(None) => return Plan::Run,
             Err(error) if self.passing.pass(&error).is_some() => {
                 RequestLocks::set_unlocked(&mut request.extensions, error);

@@ -4,6 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "axum")]
+use uuid::Uuid;
+
 use super::acquire::Acquire;
 use super::clock::Moment;
 use super::engine::Engine;
@@ -74,6 +77,12 @@ impl LockManager {
     #[must_use]
     pub fn new_owner(&self) -> Owner {
         self.engine.new_owner()
+    }
+
+    /// Returns what tells this manager and its clones from all others.
+    #[cfg(feature = "axum")]
+    pub(crate) fn id(&self) -> Uuid {
+        self.engine.id
     }
 
     /// Returns `true` if this manager created the owner, so that the owner can re-enter its locks here.

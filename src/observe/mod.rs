@@ -47,6 +47,8 @@ pub(crate) use acquired::not_provided;
 pub(crate) use force_released::force_released;
 pub(crate) use held::{GrantInfo, granted, released};
 pub(crate) use lost::{Loss, lost};
+#[cfg(feature = "axum")]
+pub(crate) use misconfigured::kind_on_two_routes;
 pub(crate) use misconfigured::{Mistake, not_awaited};
 pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
 #[cfg(feature = "redis")]

@@ -140,7 +140,7 @@ impl<K: KeyExtractor> LockLayer<K> {
         options.passing = options.passing.counted_by(locks.shared_tally());
         Self {
             locks,
-            keys: Arc::new(Keyed::new(keys)),
+            keys: Arc::new(Keyed::of(keys)),
             options,
         }
     }
