@@ -181,8 +181,34 @@
 //!
 //! # Background jobs
 //!
-//! A job acquires its lock from the same manager. [`run`](crate::Acquire::run) drops the work if the lock is lost.
-//! `examples/jobs.rs` runs a job at intervals, and another process continues if its process ends:
+//! A job acquires its lock from the same manager. [`run_every`](crate::Acquire::run_every) runs it once per interval over
+//! all processes. One of them holds the lock also between the runs. If that process ends, another one continues, one
+//! interval later. `examples/jobs.rs` is a whole program:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), tower_lock::Error> {
+//! use std::time::Duration;
+//! use tower_lock::LockManager;
+//!
+//! let locks = LockManager::in_memory();
+//! let job = locks.acquire("clean-up").run_every(Duration::from_secs(600), |_held| async {
+//!     println!("cleaned up");
+//! });
+//! # let shutdown = async {
+//! #     tokio::time::sleep(Duration::from_secs(601)).await;
+//! #     locks.shutdown(Duration::from_secs(1)).await
+//! # };
+//! # let (job, _) = tokio::join!(job, shutdown);
+//! # let job = std::future::ready(job);
+//! job.await?; // Ends when the manager shuts down.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A job that another program starts, such as cron, acquires with one attempt. It skips **only runs that overlap**: two
+//! instances whose clocks differ by more than the length of a run both run. [`run`](crate::Acquire::run) drops the work
+//! if the lock is lost:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -194,7 +220,7 @@
 //! }
 //!
 //! let locks = LockManager::in_memory();
-//! // One attempt: if another instance runs the job, this one skips it.
+//! // One attempt: while another instance runs the job, this one skips it.
 //! match locks.acquire("nightly").no_wait().run(|_held| clean_up()).await {
 //!     Ok(removed) => assert_eq!(removed, 3),
 //!     Err(error) if error.kind() == ErrorKind::Busy => {}

@@ -1,6 +1,7 @@
 //! The request for a lock, and its options.
 
 mod awaited;
+mod every;
 mod future;
 
 use std::fmt;
