@@ -77,6 +77,7 @@
 //! | `warn`, then `debug` | `renewal failed`, with the fields `count`, `left_ms` and `cause` | leases were not renewed. A warning when an outage begins and every 10 s while it lasts |
 //! | `info` | `renewals succeed again` | the end of such an outage |
 //! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms`, `lock.queue_position` and `cause` | one acquire failed |
+//! | `debug` | `lock wait dropped`, with the fields `lock.layer` and `lock.wait_ms` | the caller dropped an acquire that waited: its client disconnected, or a timeout outside was shorter than the wait. The outcome `cancelled` counts them |
 //! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.mode`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
 //! | `debug` | `lock released`, with the fields `lock.layer` and `lock.hold_ms` | the last hold of a key was released |
 //! | `warn` | `force release`, of the target `tower_lock::audit`, with the fields `operator`, `reason` and `outcome` | an operator forced a release on the [dashboard](super::dashboard#release-a-key-from-the-page): `released`, `not_held`, `vetoed` or `failed` |

@@ -40,9 +40,9 @@ mod tally;
 mod unlocked;
 mod via;
 
-pub(crate) use acquired::not_acquired;
 #[cfg(feature = "axum")]
 pub(crate) use acquired::not_provided;
+pub(crate) use acquired::{not_acquired, wait_dropped};
 #[cfg(feature = "dashboard")]
 pub(crate) use force_released::force_released;
 pub(crate) use held::{GrantInfo, granted, released};

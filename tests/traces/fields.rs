@@ -93,6 +93,11 @@ const ROWS: &[Row] = &[
         ],
     ),
     event(
+        "lock wait dropped",
+        "DEBUG",
+        &["lock.layer", "lock.wait_ms"],
+    ),
+    event(
         "lock lost",
         "WARN",
         &[
@@ -147,6 +152,9 @@ async fn use_all(server: RedisServer, seen: Seen) {
     drop(guard);
     let guard = next.await.unwrap();
     acquire().wait(20 * MS).await.unwrap_err();
+    let mut dropped = acquire().into_future();
+    assert!(poll!(&mut dropped).is_pending());
+    drop(dropped);
     locks.acquire("").await.unwrap_err();
     force_release(&locks, &guard.owner().to_string()).await;
     assert!(!guard.is_held());

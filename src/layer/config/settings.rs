@@ -81,6 +81,8 @@ impl<K> LockLayer<K> {
     /// | 10 s, outside | 409 after 5 s | timeout after 10 s: the handler had 6 s |
     /// | 10 s, inside | 409 after 5 s | timeout after 14 s: the handler had 10 s |
     ///
+    /// A request that a timeout outside ends while it waits is counted with the outcome `cancelled`, and logged at debug.
+    ///
     /// # Panics
     ///
     /// Panics if `wait` is longer than 366 days.
