@@ -220,7 +220,7 @@ pub use error::{ConfigError, ConnectError, Error, ErrorKind};
 pub use extract::{
     HeldRejection, LockScopeRejection, Locked, LockedRejection, LockedShared, OwnerRejection,
 };
-pub use key::{InvalidKey, LockKey, LockKeys};
+pub use key::{InvalidKey, KeyPart, KeyParts, LockKey, LockKeys};
 pub use layer::{
     BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys,
     KeyExtractor, LockBody, LockLayer, LockRejection, LockScope, LockScopeLayer, LockScopeService,

@@ -22,7 +22,7 @@ use crate::{LockGuard, LockKeys};
 ///
 /// impl LockBy<Path<(String, u64)>> for ByOrder {
 ///     fn lock_keys(Path((shop, order)): &Path<(String, u64)>) -> LockKeys {
-///         LockKey::from_parts(["order", shop, &order.to_string()]).into()
+///         LockKey::from_parts(("order", shop, order)).into()
 ///     }
 /// }
 ///

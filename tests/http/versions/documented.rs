@@ -99,7 +99,7 @@ keys_of! {
     PATH_KEYS,
     impl LockBy<Path<(String, u64)>>, ByOrder {
         fn lock_keys(Path((shop, order)): &Path<(String, u64)>) -> LockKeys {
-            LockKey::from_parts(["order", shop, &order.to_string()]).into()
+            LockKey::from_parts(("order", shop, order)).into()
         }
     }
 }
