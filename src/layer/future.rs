@@ -19,7 +19,7 @@ use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
 use super::config::{Options, Passed, confirm_wait, mark_unlocked};
 use super::hold::{Hold, Locks};
-use super::rejection::{LockRejection, RequestInfo, SERVER_TIMING};
+use super::rejection::{LockRejection, LockTiming, RequestInfo, SERVER_TIMING};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use crate::AcquireFuture;
@@ -270,7 +270,8 @@ where
     B::Error: Into<BoxError>,
 {
     let timing = locks.timing().filter(|_| options.server_timing);
-    if let Some(rejection) = LockRejection::of_handler(&response, request_info) {
+    let rejection = LockRejection::of_handler(&response, request_info);
+    if let Some(rejection) = rejection.filter(|rejection| options.renders(rejection)) {
         let answer = if locks.are_lost(options.on_lost()) {
             options.reject(locks.rejection(request_info))
         } else {
@@ -321,6 +322,9 @@ fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Resp
         if is_new && *name != RETRY_AFTER && !is_of_body(name) {
             headers.append(name, value.clone());
         }
+    }
+    if let Some(timing) = added.extensions().get::<LockTiming>() {
+        response.extensions_mut().insert(*timing);
     }
     response
 }

@@ -27,12 +27,20 @@ impl Options {
 
     /// The response in place of the handler's, always with the rejection in its extensions.
     pub(super) fn reject<B>(&self, rejection: LockRejection) -> Response<LockBody<B>> {
-        let rejection = rejection.busy_status(self.busy_status).into_rendered();
+        let is_own = rejection.is_fresh();
+        let rejection = rejection.busy_status(self.busy_status);
+        let rejection = rejection.into_rendered(self.on_reject.is_some());
         let mut response = self.render(&rejection);
-        if self.server_timing {
+        if self.server_timing && is_own {
             LockTiming::add_rejected(&rejection, &mut response);
         }
         response
+    }
+
+    /// Returns `true` if this layer or scope renders the rejection of its handler, or of a layer inside, again.
+    pub(super) fn renders(&self, rejection: &LockRejection) -> bool {
+        let has_status = self.busy_status.is_some() && rejection.takes_busy_status();
+        rejection.is_fresh() || self.on_reject.is_some() || has_status
     }
 
     fn render<B>(&self, rejection: &LockRejection) -> Response<LockBody<B>> {

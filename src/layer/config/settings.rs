@@ -136,7 +136,8 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// Sets the status when the resource is busy. Defaults to 409 Conflict. Clients that know WebDAV expect 423 Locked.
+    /// Sets the status when the resource is busy. Defaults to that of the layer or scope around, or to 409 Conflict.
+    /// Clients that know WebDAV expect 423 Locked.
     ///
     /// # Panics
     ///
@@ -238,7 +239,8 @@ impl<K> LockLayer<K> {
     }
 
     /// Sets a function that creates the response to a request that did not get its lock, or lost it before the head.
-    /// Defaults to problem details.
+    /// Defaults to that of the layer or scope around, or to problem details. A
+    /// [`LockScopeLayer`](crate::LockScopeLayer) around the router thus sets it for all layers.
     ///
     /// The body can be a `String`, axum's body, or any other body of [`Bytes`]. The layer completes the response:
     ///

@@ -26,12 +26,20 @@ pub struct LockRejection {
     queue_position: Option<NonZeroU32>,
     retry_after: Option<Duration>,
     request_info: RequestInfo,
-    /// A layer or scope has applied its settings.
-    is_rendered: bool,
+    applied: Applied,
     /// The handler returned the error, and may have done a part of its work before.
     is_in_handler: bool,
     lost_reason: Option<LostReason>,
     lost_timing: Option<LockTiming>,
+}
+
+/// What the layers and scopes around the source of a rejection have applied. The innermost setting counts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Applied {
+    /// The first of them has rendered the rejection for its client.
+    response: bool,
+    status: bool,
+    on_reject: bool,
 }
 
 /// The `Retry-After` if the engine has no estimate.
@@ -56,7 +64,7 @@ impl LockRejection {
             queue_position: None,
             retry_after,
             request_info,
-            is_rendered: false,
+            applied: Applied::default(),
             is_in_handler: false,
             lost_reason: None,
             lost_timing: None,
@@ -108,14 +116,20 @@ impl LockRejection {
         self.lost_timing
     }
 
-    pub(in crate::layer) fn into_rendered(mut self) -> Self {
-        self.is_rendered = true;
+    /// Returns `true` before a layer or scope has rendered the rejection.
+    pub(in crate::layer) fn is_fresh(&self) -> bool {
+        !self.applied.response
+    }
+
+    /// Returns the rejection as a layer or scope renders it.
+    pub(in crate::layer) fn into_rendered(mut self, with_on_reject: bool) -> Self {
+        self.applied.response = true;
+        self.applied.on_reject |= with_on_reject;
         self
     }
 
-    /// Returns the rejection from a handler or an extractor, to be rendered again for the
-    /// client by the innermost layer or scope. Returns `None` for a response with another status, which the
-    /// handler chose.
+    /// Returns the rejection from a handler, an extractor or a layer inside, to be rendered again for the
+    /// client. Returns `None` for a response with another status, which the handler chose, and after an `on_reject`.
     pub(in crate::layer) fn of_handler<B>(
         response: &Response<B>,
         request_info: RequestInfo,
@@ -123,16 +137,22 @@ impl LockRejection {
         let rejection = response.extensions().get::<Self>()?;
         let is_unchanged =
             response.status() == rejection.status || rejection.request_info.form == Form::Grpc;
-        (!rejection.is_rendered && is_unchanged).then(|| Self {
+        (!rejection.applied.on_reject && is_unchanged).then(|| Self {
             request_info,
             ..rejection.clone()
         })
     }
 
-    /// Sets the status for a busy resource, or for one without a free permit. Other kinds keep their own.
+    /// Returns `true` if a status for a busy resource, or for one without a free permit, is due. Other kinds keep their own.
+    pub(in crate::layer) fn takes_busy_status(&self) -> bool {
+        !self.applied.status && matches!(self.kind(), ErrorKind::Busy | ErrorKind::Full)
+    }
+
+    /// Sets the status for a busy resource, unless a layer or scope inside has set it.
     pub(in crate::layer) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
-        if let (ErrorKind::Busy | ErrorKind::Full, Some(status)) = (self.kind(), status) {
+        if let Some(status) = status.filter(|_| self.takes_busy_status()) {
             self.status = status;
+            self.applied.status = true;
         }
         self
     }
