@@ -47,7 +47,7 @@ pub enum ErrorKind {
     Busy,
     /// No [permit](crate::Acquire::permits) of the key was free for the whole wait, or at the single attempt: other
     /// owners held all of them, or held the key shared or exclusively, or were ahead.
-    Full,
+    PermitsExhausted,
     /// The manager has the maximum number of waiters for this key
     /// ([`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key)).
     TooManyWaiters,
@@ -56,9 +56,9 @@ pub enum ErrorKind {
     Overloaded,
     /// The backend did not reply, or could not execute the command, within the wait.
     Unavailable,
-    /// The backend rejects this client, or this client rejects the backend: a wrong password, a missing
+    /// The backend refuses this client, or this client refuses the backend: a wrong password, a missing
     /// permission, a certificate that is not trusted. A retry fails until the configuration changes.
-    Misconfigured,
+    Refused,
     /// The lock was held and then lost: its lease expired, it was released by force, or it reached
     /// [`max_hold`](crate::Acquire::max_hold).
     Lost,
@@ -66,9 +66,10 @@ pub enum ErrorKind {
     ShuttingDown,
     /// The key is empty, or there are too many. The source is the [`InvalidKey`](crate::InvalidKey).
     InvalidKey,
-    /// The program is wrong: requests through a layer lack what its key contains, or a handler extracts what no layer
-    /// provides. The source names the remedy. For a key, it is [`InvalidKey::Setup`](crate::InvalidKey::Setup).
-    InvalidSetup,
+    /// The program is wrong: requests through a layer lack what its key contains, a handler extracts what no layer
+    /// provides, or an acquire runs outside of a Tokio runtime with timers. The source names the remedy. For a key, it is
+    /// [`InvalidKey::Setup`](crate::InvalidKey::Setup).
+    Misconfigured,
     /// No route of the axum router matches the request of a layer that locks by a path parameter.
     NoRoute,
     /// The body of the request is larger than the limit of
@@ -158,24 +159,22 @@ impl Error {
         self.repr.kind
     }
 
-    /// Returns `true` if other owners hold the lock or wait for it: [`Busy`](ErrorKind::Busy), [`Full`](ErrorKind::Full),
-    /// [`TooManyWaiters`](ErrorKind::TooManyWaiters) or [`Overloaded`](ErrorKind::Overloaded).
+    /// Returns `true` if other owners hold the lock or wait for it: [`Busy`](ErrorKind::Busy),
+    /// [`PermitsExhausted`](ErrorKind::PermitsExhausted) or [`TooManyWaiters`](ErrorKind::TooManyWaiters). An
+    /// [overload](ErrorKind::Overloaded) of the manager is not about this lock.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(
             self.kind(),
-            ErrorKind::Busy | ErrorKind::Full | ErrorKind::TooManyWaiters | ErrorKind::Overloaded
+            ErrorKind::Busy | ErrorKind::PermitsExhausted | ErrorKind::TooManyWaiters
         )
     }
 
-    /// Returns `true` if the backend cannot serve this client: [`Unavailable`](ErrorKind::Unavailable) or
-    /// [`Misconfigured`](ErrorKind::Misconfigured).
+    /// Returns `true` if the backend did not reply or could not serve the command, so that a retry can succeed:
+    /// [`Unavailable`](ErrorKind::Unavailable), and not [`Refused`](ErrorKind::Refused).
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        matches!(
-            self.kind(),
-            ErrorKind::Unavailable | ErrorKind::Misconfigured
-        )
+        self.kind() == ErrorKind::Unavailable
     }
 
     /// Returns `true` if the lock was held and then lost.
@@ -229,15 +228,15 @@ impl fmt::Display for Error {
                 "lock is held by another owner of this process; in a handler use `LockScope::acquire` or `.owner(..)`"
             }
             ErrorKind::Busy => "lock is held by another owner",
-            ErrorKind::Full => "no permit of the lock is free",
+            ErrorKind::PermitsExhausted => "no permit of the lock is free",
             ErrorKind::TooManyWaiters => "too many waiters for this lock",
             ErrorKind::Overloaded => "too many waiters for locks",
             ErrorKind::Unavailable => "lock backend is unavailable",
-            ErrorKind::Misconfigured => "lock backend or runtime is misconfigured",
+            ErrorKind::Refused => "lock backend refuses this client",
             ErrorKind::Lost => "lock was lost",
             ErrorKind::ShuttingDown => "lock manager is shutting down",
             ErrorKind::InvalidKey => "lock key is invalid",
-            ErrorKind::InvalidSetup => "no request to this route can be locked",
+            ErrorKind::Misconfigured => "program is misconfigured for this lock",
             ErrorKind::NoRoute => "no route matches the request",
             ErrorKind::BodyTooLarge => "request body is too large",
             ErrorKind::BodyTimeout => "request body is late",

@@ -98,7 +98,7 @@ impl Bank {
 fn status(error: tower_lock::Error) -> Status {
     let code = match error.kind() {
         ErrorKind::Busy => Code::Aborted,
-        ErrorKind::Full | ErrorKind::TooManyWaiters | ErrorKind::Overloaded => {
+        ErrorKind::PermitsExhausted | ErrorKind::TooManyWaiters | ErrorKind::Overloaded => {
             Code::ResourceExhausted
         }
         ErrorKind::Unavailable | ErrorKind::ShuttingDown => Code::Unavailable,

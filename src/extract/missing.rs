@@ -94,7 +94,7 @@ fn misconfigured(
     request_info: RequestInfo,
 ) -> LockRejection {
     mistake.report(route.as_ref().map(MatchedPath::as_str), &remedy);
-    let error = Error::new(ErrorKind::InvalidSetup);
+    let error = Error::new(ErrorKind::Misconfigured);
     observe::not_provided(&error);
     // The remedy is logged once, so it is no part of the event of each request.
     LockRejection::new(error.with_source(remedy), request_info, None)

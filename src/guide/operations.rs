@@ -8,7 +8,7 @@
 //!
 //! | name | kind | alert when |
 //! |---|---|---|
-//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `full` and `cancelled` is above 0 for some minutes |
+//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `permits_exhausted` and `cancelled` is above 0 for some minutes |
 //! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `reclaimed`, `reentrant` | – |
 //! | `tower_lock_wait_seconds{outcome, layer}` | histogram, by `granted`, `rejected`, `cancelled` | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
@@ -38,8 +38,8 @@
 //! The repository has a dashboard for Grafana and alerts for Prometheus with their tests, in `ops/`: import
 //! `grafana.json`, and add `alerts.yml` to the rule files.
 //!
-//! The label `outcome` of acquires is `granted`, `busy`, `full`, `too_many_waiters`, `overloaded`, `unavailable`,
-//! `misconfigured`, `lost`, `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`,
+//! The label `outcome` of acquires is `granted`, `busy`, `permits_exhausted`, `too_many_waiters`, `overloaded`, `unavailable`,
+//! `refused`, `lost`, `shutting_down`, `invalid_key`, `misconfigured`, `no_route`, `body_too_large`,
 //! `body_timeout`, `body_failed`, `invalid_option`, `key_conflict`, `reentrancy_limit`, `upgrade`, `unsupported` or
 //! `cancelled`. The label `layer` is the [name of the layer](crate::LockLayer::name), and is absent without a name. No
 //! label contains a key.
@@ -63,11 +63,11 @@
 //! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.mode`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
 //! | `warn` | `one kind of lock key on two routes`, with the fields `kind`, `route` and `other_route`, once per kind | `/orders/{id}` and `/customers/{id}` under `by_path_param(locks, "id")` exclude each other: rename a parameter, or set [`kind`](crate::LockLayer::kind), also where it is intended |
 //! | `warn` | `lock request dropped without an await`, once per process | `let _guard = locks.acquire(key);` acquires nothing: see [lints](super::testing#lints) |
-//! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
-//! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock store rejects this client`; once per outage, and again when the cause has changed, at most every 10 s |
+//! | `warn` | `lock backend self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
+//! | `warn` | `lock backend unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock backend refuses this client`; once per outage, and again when the cause has changed, at most every 10 s |
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
 //! | `warn` | `locks cannot be released` | a server rejects releases. They are retried until the leases expire, and until then the keys stay held |
-//! | `warn` | `lock server denies the queue of a permitted lock`, once per process | the user may use the key of a lock and not the keys of its queue, so its waiters compete with other processes. Add the key patterns of the [permissions](super::redis#permissions) |
+//! | `warn` | `lock backend denies the queue of a permitted lock`, once per process | the user may use the key of a lock and not the keys of its queue, so its waiters compete with other processes. Add the key patterns of the [permissions](super::redis#permissions) |
 //! | `warn` | `release notifications unavailable` | waiters poll until the subscription is restored |
 //! | `warn` | `sentinels unavailable` | no sentinel of the URL replies |
 //! | `info` | `… again`, or `server removed` | the end of an outage |
@@ -109,9 +109,9 @@
 //! | 409 `resource-busy` | another owner held the lock for the whole wait | measure how long handlers hold it; shorten them or raise the wait; use finer [keys](super::keys) |
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
-//! | 503 `lock-unavailable` with `Retry-After`, and the event `lock store unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
+//! | 503 `lock-unavailable` with `Retry-After`, and the event `lock backend unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
 //! | 503 `lock-unavailable` with `Retry-After`, and the event `locks cannot be acquired` | the server replies but cannot grant | read the `cause` of the event in the log: full memory, a replica, or too few replicas |
-//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the last event `locks cannot be acquired` or `lock store unreachable` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object`. Redis checks a password only when a connection opens, so one that was changed can be rejected much later |
+//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the last event `locks cannot be acquired` or `lock backend unreachable` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object`. Redis checks a password only when a connection opens, so one that was changed can be rejected much later |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |

@@ -20,7 +20,7 @@
 //! let first = locks.acquire("tenant:7").permits(2).await?;
 //! let second = locks.acquire("tenant:7").permits(2).await?;
 //! let third = locks.acquire("tenant:7").permits(2).no_wait().await;
-//! assert_eq!(third.unwrap_err().kind(), ErrorKind::Full);
+//! assert_eq!(third.unwrap_err().kind(), ErrorKind::PermitsExhausted);
 //! # drop((first, second));
 //! # Ok(())
 //! # }

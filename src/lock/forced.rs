@@ -26,7 +26,7 @@ impl LockManager {
     /// # Errors
     ///
     /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the backend's error. After a backend error, the lock may
-    /// have been released. Returns [`Misconfigured`](ErrorKind::Misconfigured) if the backend cannot compare holders.
+    /// have been released. Returns [`Refused`](ErrorKind::Refused) if the backend cannot compare holders.
     ///
     /// # Cancel safety
     ///

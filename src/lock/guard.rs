@@ -315,7 +315,7 @@ impl LockGuard {
     /// - [`InvalidOption`](ErrorKind::InvalidOption) if the owner has another hold, if the guard has a permit, or while
     ///   the downgrade of another guard of the owner, which was dropped, is in flight. The source states what to do.
     /// - [`Unsupported`](ErrorKind::Unsupported) if the backend has no shared locks.
-    /// - [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured) or
+    /// - [`Unavailable`](ErrorKind::Unavailable), [`Refused`](ErrorKind::Refused) or
     ///   [`KeyConflict`](ErrorKind::KeyConflict) if the backend rejects the command, or outside a runtime.
     ///
     /// With [`Lost`](ErrorKind::Lost), the lock was lost before, or the result of the command is unknown. The guard is

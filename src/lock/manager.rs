@@ -79,7 +79,7 @@ impl LockManager {
         self.engine.new_owner()
     }
 
-    /// Returns what tells this manager and its clones from all others.
+    /// Returns the id that this manager shares with its clones only.
     #[cfg(feature = "axum")]
     pub(crate) fn id(&self) -> Uuid {
         self.engine.id
@@ -302,7 +302,7 @@ impl From<BackendError> for Error {
     fn from(error: BackendError) -> Self {
         let kind = match error.kind() {
             BackendErrorKind::Unavailable => ErrorKind::Unavailable,
-            BackendErrorKind::Misconfigured => ErrorKind::Misconfigured,
+            BackendErrorKind::Misconfigured => ErrorKind::Refused,
             BackendErrorKind::Conflict => ErrorKind::KeyConflict,
             BackendErrorKind::Unsupported => ErrorKind::Unsupported,
         };

@@ -219,7 +219,7 @@ async fn rejected_downgrade_leaves_exclusive_lock() {
     let mut guard = locks.acquire("k").await.unwrap();
     for (fault, kind) in [
         (Fault::Refused, ErrorKind::Unavailable),
-        (Fault::Misconfigured, ErrorKind::Misconfigured),
+        (Fault::Misconfigured, ErrorKind::Refused),
     ] {
         wire.fail_next(Command::Downgrade, fault);
         let error = guard.downgrade().await.unwrap_err();

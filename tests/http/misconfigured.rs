@@ -119,7 +119,7 @@ fn wrong_program_is_500_logged_once_and_counted() {
                     for _ in 0..3 {
                         let (status, kind, body) = send(&router, path).await;
                         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{path}");
-                        assert_eq!(kind, Some(ErrorKind::InvalidSetup));
+                        assert_eq!(kind, Some(ErrorKind::Misconfigured));
                         assert!(body.contains("lock-misconfigured"), "{body}");
                         assert!(!body.contains(problem), "{body}");
                     }
@@ -128,7 +128,7 @@ fn wrong_program_is_500_logged_once_and_counted() {
                 drop(router);
             });
         });
-        assert_eq!(counts, [("invalid_setup".to_owned(), 3)]);
+        assert_eq!(counts, [("misconfigured".to_owned(), 3)]);
         let mut errors = log.lines().filter(|line| line.contains("ERROR"));
         let error = errors.next().unwrap_or_default();
         assert!(
@@ -242,7 +242,7 @@ fn observe_only_runs_wrong_program_and_logs_it_once() {
     });
     counts.sort();
     let count = |name: &str| (name.to_owned(), 3);
-    assert_eq!(counts, [count("invalid_setup"), count("observe_only")]);
+    assert_eq!(counts, [count("misconfigured"), count("observe_only")]);
     assert_eq!(log.matches("lock layer misconfigured").count(), 1, "{log}");
     assert_eq!(log.matches("request would be rejected").count(), 3, "{log}");
 }

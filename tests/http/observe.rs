@@ -144,7 +144,7 @@ fn would_be_rejections_are_logged() {
 fn extractors_without_layer_are_counted() {
     let recorder = Recorder::new();
     recorder.run(|| logged(without_layers()));
-    let rejected = r#"tower_lock_acquires_total{outcome="invalid_setup"}"#;
+    let rejected = r#"tower_lock_acquires_total{outcome="misconfigured"}"#;
     assert_eq!(recorder.read().count(rejected), 3);
 }
 

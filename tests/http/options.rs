@@ -119,7 +119,7 @@ async fn observe_only_runs_would_be_rejections_at_once() {
         ),
         (
             LockLayer::by_path(broken(BackendErrorKind::Misconfigured)),
-            ErrorKind::Misconfigured,
+            ErrorKind::Refused,
         ),
         (
             LockLayer::by_path(broken(BackendErrorKind::Conflict)),
@@ -253,7 +253,7 @@ async fn only_unavailability_passes_unlocked() {
         (pass(&stopped), ErrorKind::ShuttingDown),
         (
             pass(&broken(BackendErrorKind::Misconfigured)),
-            ErrorKind::Misconfigured,
+            ErrorKind::Refused,
         ),
         (
             pass(&broken(BackendErrorKind::Conflict)),

@@ -32,7 +32,7 @@ pub(crate) async fn excluded(sides: &mut Sides) {
     let permits = Together {
         name: "interop:permits",
         acquire: |acquire| acquire.permits(2),
-        refused: ErrorKind::Full,
+        refused: ErrorKind::PermitsExhausted,
         cases: ["permits and RLock", "`forceUnlock` of permits"],
     };
     for mode in [readers, permits] {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-const TRAITS: [&str; 8] = [
+const TRAITS: [&str; 10] = [
     "Backend",
     "Guarded",
     "Immediate",
     "IntoLockKeys",
     "KeyExtractor",
+    "KeyPart",
+    "KeyParts",
     "LockBy",
     "LockTarget",
     "Node",

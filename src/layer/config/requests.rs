@@ -167,7 +167,7 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// # }
     /// ```
     ///
-    /// Not for a path, whose key has no kind:
+    /// The key of a path has no kind, so this does not compile:
     ///
     /// ```compile_fail,E0277
     /// use tower_lock::{LockLayer, LockManager};

@@ -63,11 +63,11 @@ impl<K: KeyExtractor> Keyed<K> {
     #[cold]
     fn failed(&self, invalid: InvalidKey, of_request: &Extensions) -> Error {
         let kind = match invalid {
-            InvalidKey::Setup { .. } => ErrorKind::InvalidSetup,
+            InvalidKey::Setup { .. } => ErrorKind::Misconfigured,
             InvalidKey::NoRoute => ErrorKind::NoRoute,
             _ => ErrorKind::InvalidKey,
         };
-        if kind == ErrorKind::InvalidSetup {
+        if kind == ErrorKind::Misconfigured {
             self.mistake.report(route(of_request), &invalid);
         }
         Error::new(kind).with_source(invalid)

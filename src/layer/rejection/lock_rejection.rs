@@ -145,7 +145,7 @@ impl LockRejection {
 
     /// Returns `true` if a status for a busy resource, or for one without a free permit, is due. Other kinds keep their own.
     pub(in crate::layer) fn takes_busy_status(&self) -> bool {
-        !self.applied.status && matches!(self.kind(), ErrorKind::Busy | ErrorKind::Full)
+        !self.applied.status && matches!(self.kind(), ErrorKind::Busy | ErrorKind::PermitsExhausted)
     }
 
     /// Sets the status for a busy resource, unless a layer or scope inside has set it.

@@ -27,7 +27,7 @@ impl Acquire {
     /// # Errors
     ///
     /// Returns [`InvalidOption`](ErrorKind::InvalidOption) for a period of zero, and the errors of the acquire for which
-    /// waiting does not help, such as [`Misconfigured`](ErrorKind::Misconfigured). An outage of the backend is none: the
+    /// waiting does not help, such as [`Refused`](ErrorKind::Refused). An outage of the backend is none: the
     /// acquire waits.
     ///
     /// # Cancel safety

@@ -276,7 +276,11 @@ impl Verdict {
         let Refusal { key, kind, .. } = refusal;
         let at = referee.ms(refusal.answered);
         let waited = refusal.answered - refusal.asked;
-        let usual = [ErrorKind::Busy, ErrorKind::Full, ErrorKind::Unavailable];
+        let usual = [
+            ErrorKind::Busy,
+            ErrorKind::PermitsExhausted,
+            ErrorKind::Unavailable,
+        ];
         self.expect(
             usual.contains(kind) || row.errors.contains(kind),
             "errors",

@@ -74,7 +74,7 @@ async fn expect_permit(
 async fn expect_full(run: &mut Run, process: usize, limit: u32) {
     let acquire = run.managers[process].acquire(PRIZE).permits(limit);
     let full = acquire.no_wait().await.map_err(|error| error.kind());
-    let full = full.err() == Some(ErrorKind::Full);
+    let full = full.err() == Some(ErrorKind::PermitsExhausted);
     run.proof(full, format!("no {limit} are free"));
 }
 

@@ -18,7 +18,7 @@ use crate::support::engine::{MS, SECOND, eventually};
 const A_WHILE: Duration = Duration::from_secs(1);
 /// A client that the server rejected attempts again after a second, with a jitter of a tenth.
 const MENDED: Duration = Duration::from_millis(1_100 + 300);
-const MISCONFIGURED: &[ErrorKind] = &[ErrorKind::Misconfigured];
+const MISCONFIGURED: &[ErrorKind] = &[ErrorKind::Refused];
 const SOMEBODY: &str = "ACL SETUSER somebody reset on >secret ~* &* +@all";
 
 pub(super) fn rows() -> Vec<Row> {
@@ -193,11 +193,10 @@ async fn forbidden(run: &mut Run) {
         let attempts = (0..9).map(|n| run.managers[n % 3].acquire(&*key(n)).no_wait());
         for outcome in join_all(attempts.map(IntoFuture::into_future)).await {
             let error = outcome.expect_err("forbidden");
-            run.referee.expect(
-                error.kind() == ErrorKind::Misconfigured,
-                "forbidden",
-                || error.to_string(),
-            );
+            run.referee
+                .expect(error.kind() == ErrorKind::Refused, "forbidden", || {
+                    error.to_string()
+                });
             rejected += 1;
         }
         sleep(50 * MS).await;

@@ -195,7 +195,7 @@ async fn busy(locks: &LockManager, key: LockKey) -> String {
 }
 
 #[tokio::test]
-async fn busy_error_names_remedy_only_for_owner_of_this_process() {
+async fn busy_error_names_remedy_for_owner_of_process() {
     let store = Memory::new();
     let manager = || LockManager::builder(store.clone()).build().unwrap();
     let (locks, other) = (manager(), manager());

@@ -73,7 +73,7 @@ async fn spread_later(log: &Log) {
         for n in 0..8 {
             // Keys of both servers.
             let error = locks.acquire(format!("k{n}")).no_wait().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error:?}");
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error:?}");
         }
     }
     assert_eq!(log.text().matches(BEGIN).count(), 1, "{}", log.text());
@@ -105,7 +105,7 @@ async fn lazy_connect_refuses_spreading_endpoint() {
     while kind == ErrorKind::Unavailable {
         kind = locks.acquire("k").no_wait().await.unwrap_err().kind();
     }
-    assert_eq!(kind, ErrorKind::Misconfigured);
+    assert_eq!(kind, ErrorKind::Refused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

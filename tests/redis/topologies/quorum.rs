@@ -391,7 +391,7 @@ async fn quorum_finds_server_twice_later() {
     let refused = async {
         loop {
             match locks.acquire("k").wait(SECOND).await {
-                Err(error) if error.kind() == ErrorKind::Misconfigured => break error,
+                Err(error) if error.kind() == ErrorKind::Refused => break error,
                 outcome => drop(outcome),
             }
             sleep(20 * MS).await;
