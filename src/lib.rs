@@ -224,8 +224,8 @@ pub use key::{InvalidKey, KeyPart, KeyParts, LockKey, LockKeys};
 pub use layer::{
     BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys,
     KeyExtractor, LockBody, LockLayer, LockRejection, LockScope, LockScopeLayer, LockScopeService,
-    LockService, LockTarget, LockTiming, OnLost, OnUnavailable, ReadBody, ResponseFuture,
-    ScopeAcquire, ScopeAcquireFuture, Unlocked,
+    LockService, LockTarget, OnLost, OnUnavailable, ReadBody, ResponseFuture, ScopeAcquire,
+    ScopeAcquireFuture, Unlocked,
 };
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]

@@ -61,10 +61,8 @@ impl Locking {
             Poll::Ready(acquire.fail(ready!(unread.poll_ahead(room, cx))))
         })
         .await;
-        let mut guard = acquired.map_err(|error| {
-            LockRejection::new(error, self.request_info, Some(since.elapsed()))
-                .with_queue_position(acquire.queue_position())
-        })?;
+        let mut guard = acquired
+            .map_err(|error| LockRejection::new(error, self.request_info, Some(since.elapsed())))?;
         // Until here, a guard that is dropped is released.
         self.scope.lend(&mut guard);
         Ok(guard)

@@ -41,9 +41,9 @@ pub use keys::{
 #[cfg(feature = "axum")]
 pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};
 pub use read_body::ReadBody;
+pub use rejection::LockRejection;
 #[cfg(feature = "axum")]
 pub(crate) use rejection::RequestInfo;
-pub use rejection::{LockRejection, LockTiming};
 #[cfg(feature = "axum")]
 pub(crate) use request_locks::RequestLocks;
 pub use scope::{LockScope, LockScopeLayer, LockScopeService, ScopeAcquire, ScopeAcquireFuture};

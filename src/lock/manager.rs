@@ -68,11 +68,6 @@ impl LockManager {
         &self.engine
     }
 
-    /// Returns how long an acquire waits by default.
-    pub(crate) fn default_wait(&self) -> Duration {
-        self.engine.options.wait
-    }
-
     /// Creates a unique owner, for [`Acquire::owner`].
     #[must_use]
     pub fn new_owner(&self) -> Owner {

@@ -12,9 +12,9 @@ use tower_lock::{
     Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
     ByQuery, ConfigError, ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody,
     LockGuard, LockInfo, LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder,
-    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, LockTiming, Lost,
-    LostReason, Memory, Mode, OnLost, OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture,
-    ScopeAcquire, ScopeAcquireFuture, Snapshot, Unlocked, Via,
+    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, Lost, LostReason,
+    Memory, Mode, OnLost, OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture, ScopeAcquire,
+    ScopeAcquireFuture, Snapshot, Unlocked, Via,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -57,7 +57,7 @@ assert_impl_all!(Lost: Send, Sync, std::fmt::Debug);
 assert_not_impl_any!(Lost: Unpin);
 
 // Reports.
-assert_shared!(LockTiming, LostReason, Via);
+assert_shared!(LostReason, Via);
 assert_impl_all!(LostReason: Copy, Eq, std::hash::Hash, std::fmt::Display);
 assert_impl_all!(Via: Copy, Ord, std::hash::Hash, std::fmt::Display);
 #[cfg(feature = "tracing")]

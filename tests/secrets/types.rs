@@ -17,9 +17,9 @@ use tower_lock::backend::{
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
 use tower_lock::{
     Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
-    LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, LockTiming,
-    Locked, LockedRejection, LockedShared, LostReason, Memory, OnLost, OnUnavailable, Owner,
-    Quorum, ReadBody, RedisBackend, ScopeAcquire, ScopeAcquireFuture, TraceKeys, Unlocked,
+    LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, Locked,
+    LockedRejection, LockedShared, LostReason, Memory, OnLost, OnUnavailable, Owner, Quorum,
+    ReadBody, RedisBackend, ScopeAcquire, ScopeAcquireFuture, TraceKeys, Unlocked,
 };
 use uuid::Uuid;
 
@@ -204,13 +204,10 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
             canary.closed(&waiting);
             let response = waiting.await.unwrap();
             canary.closed(response.body());
-            if let Some(timing) = response.extensions().get::<LockTiming>() {
-                canary.closed(timing);
-            }
         )+};
     }
     through!(
-        LockLayer::by_path(locks.clone()).server_timing(),
+        LockLayer::by_path(locks.clone()),
         LockLayer::by_header(locks.clone(), "key"),
         LockLayer::by_query(locks.clone(), "key"),
         LockLayer::by_extension::<Order>(locks.clone()),

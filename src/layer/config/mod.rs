@@ -3,7 +3,6 @@
 mod constructors;
 mod layer;
 mod options;
-mod prefer;
 mod requests;
 mod settings;
 mod unlocked;
@@ -11,6 +10,5 @@ mod unlocked;
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub(super) use options::{BoxedBody, Options, Wait, assert_valid};
-pub(super) use prefer::confirm_wait;
 pub use unlocked::{OnUnavailable, Unlocked};
 pub(super) use unlocked::{Passed, mark_unlocked};

@@ -8,11 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONNECTION;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
-use super::prefer::PreferredWait;
 use super::unlocked::Passing;
 use crate::layer::rejection::LockRejection;
 use crate::lock::{valid_lease, valid_wait};
@@ -43,7 +42,6 @@ type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(in crate::layer) wait: Wait,
-    pub(in crate::layer) honors_preferred_wait: bool,
     pub(in crate::layer) lease: Option<Duration>,
     pub(in crate::layer) max_hold: Duration,
     pub(in crate::layer) reads: Reads,
@@ -57,7 +55,6 @@ pub(crate) struct Options {
     pub(in crate::layer) passing: Passing,
     pub(in crate::layer) on_reject: Option<Arc<OnReject>>,
     pub(in crate::layer) name: Option<Arc<str>>,
-    pub(in crate::layer) server_timing: bool,
 }
 
 /// The most requests of one key at a time.
@@ -90,7 +87,6 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             wait: Wait::Default,
-            honors_preferred_wait: false,
             lease: None,
             max_hold: Duration::from_secs(5 * 60),
             reads: Reads::Unlocked,
@@ -102,7 +98,6 @@ impl Default for Options {
             passing: Passing::default(),
             on_reject: None,
             name: None,
-            server_timing: false,
         }
     }
 }
@@ -183,23 +178,6 @@ impl Options {
         }
     }
 
-    /// Returns the wait that the client prefers, if the layer honors that and waits at all.
-    pub(in crate::layer) fn preferred_wait(
-        &self,
-        locks: &LockManager,
-        headers: &HeaderMap,
-    ) -> Option<PreferredWait> {
-        if !self.honors_preferred_wait || self.passing.observe_only {
-            return None;
-        }
-        let limit = match self.wait {
-            Wait::Default => locks.default_wait(),
-            Wait::For(wait) => wait,
-            Wait::No => Duration::ZERO,
-        };
-        PreferredWait::read(headers, limit)
-    }
-
     /// Returns `true` if the program passes this request without a lock.
     pub(in crate::layer) fn skips(&self, request: &Parts) -> bool {
         self.skip.as_ref().is_some_and(|skip| skip(request))
@@ -210,13 +188,11 @@ impl Options {
         locks: &LockManager,
         keys: LockKeys,
         owner: Owner,
-        preferred: Option<Duration>,
     ) -> Acquire {
         let acquire = self.acquire_in_scope(locks, keys, owner);
-        match preferred {
-            _ if self.passing.observe_only => acquire.no_wait(),
-            Some(wait) => acquire.wait(wait),
-            None => acquire,
+        match self.passing.observe_only {
+            true => acquire.no_wait(),
+            false => acquire,
         }
     }
 
@@ -263,44 +239,14 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("name", &self.name)
             .field("wait", &self.wait)
-            .field("honors_preferred_wait", &self.honors_preferred_wait)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
             .field("reads", &self.reads)
             .field("busy_status", &self.busy_status)
-            .field("server_timing", &self.server_timing)
             .field("release_at_head", &self.release_at_head)
             .field("on_lost", &self.on_lost)
             .field("observe_only", &self.passing.observe_only)
             .field("on_unavailable", &self.passing.on_unavailable)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn preferred_wait_is_bounded_by_wait_of_layer() {
-        let builder = LockManager::builder(crate::backend::Memory::new());
-        let locks = builder.wait(Duration::from_secs(3)).build();
-        let locks = locks.expect("a valid wait");
-        let mut headers = HeaderMap::new();
-        headers.insert("prefer", "wait=9".parse().expect("a header value"));
-        for (wait, limit) in [
-            (Wait::Default, 3),
-            (Wait::For(Duration::from_secs(2)), 2),
-            (Wait::No, 0),
-        ] {
-            let options = Options {
-                wait,
-                honors_preferred_wait: true,
-                ..Options::default()
-            };
-            let read = options.preferred_wait(&locks, &headers);
-            let read = read.map(|preferred| preferred.wait);
-            assert_eq!(read, Some(Duration::from_secs(limit)), "{wait:?}");
-        }
     }
 }

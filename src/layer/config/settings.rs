@@ -13,41 +13,6 @@ use super::unlocked::OnUnavailable;
 use crate::layer::rejection::LockRejection;
 
 impl<K> LockLayer<K> {
-    /// Adds the header `Server-Timing` to each response, with the time that the request waited for its lock. Off by
-    /// default.
-    ///
-    /// A browser shows `lock;dur=12.3;desc=handoff` in its network view. The description is how the lock was granted
-    /// ([`Via`](crate::Via)), or why not, for instance `busy`. It is `lost` if the lock was lost before the head of the
-    /// response. The duration is in milliseconds, and 0 if the request did not wait. Each nested layer adds a value,
-    /// the inner layer first. gRPC responses have no such header. **Clients can measure by it how busy a resource
-    /// is.** Each response also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for
-    /// `TraceLayer::on_response` of tower-http.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::convert::Infallible;
-    ///
-    /// use http::{Request, Response};
-    /// use tower::{Layer, ServiceExt, service_fn};
-    /// use tower_lock::{LockLayer, LockManager, LockTiming, Via};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory()).server_timing();
-    /// let service = layer.layer(service_fn(async |_: Request<String>| {
-    ///     Ok::<_, Infallible>(Response::new(String::new()))
-    /// }));
-    /// let request = Request::put("/orders/42").body(String::new())?;
-    /// let response = service.oneshot(request).await?;
-    /// let timing = response.extensions().get::<LockTiming>().expect("the layer adds it");
-    /// assert_eq!(timing.via, Some(Via::Backend));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn server_timing(mut self) -> Self {
-        self.options.server_timing = true;
-        self
-    }
-
     /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
     ///
     /// The name is no part of the key: two layers with different names and the same key exclude each other.
@@ -95,17 +60,6 @@ impl<K> LockLayer<K> {
     /// Makes each request attempt once: a request for a busy resource is rejected at once.
     pub fn no_wait(mut self) -> Self {
         self.options.wait = Wait::No;
-        self
-    }
-
-    /// Lets the client shorten the wait by `Prefer: wait=N` (RFC 7240), in seconds. Off by default.
-    ///
-    /// The wait of the layer remains the maximum; `wait=0` is a single attempt. The response to a request with
-    /// this preference carries `Preference-Applied: wait=N` with the whole seconds that apply, also if it is a
-    /// rejection. A malformed preference is ignored, and so is each one under [`observe_only`](Self::observe_only), which
-    /// does not wait.
-    pub fn honor_prefer_wait(mut self) -> Self {
-        self.options.honors_preferred_wait = true;
         self
     }
 

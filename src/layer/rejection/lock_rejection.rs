@@ -1,7 +1,6 @@
 //! A rejected request, and its response.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -10,7 +9,6 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::form::{Form, RequestInfo};
 use super::problem::{PROBLEMS, Problem};
-use super::timing::LockTiming;
 use crate::jitter::shortened;
 use crate::{Error, ErrorKind, LostReason};
 
@@ -23,14 +21,12 @@ pub struct LockRejection {
     error: Error,
     status: StatusCode,
     waited: Option<Duration>,
-    queue_position: Option<NonZeroU32>,
     retry_after: Option<Duration>,
     request_info: RequestInfo,
     applied: Applied,
     /// The handler returned the error, and may have done a part of its work before.
     is_in_handler: bool,
     lost_reason: Option<LostReason>,
-    lost_timing: Option<LockTiming>,
 }
 
 /// What the layers and scopes around the source of a rejection have applied. The innermost setting counts.
@@ -61,13 +57,11 @@ impl LockRejection {
             error,
             status: problem.status,
             waited: waited.filter(|_| problem.temporary),
-            queue_position: None,
             retry_after,
             request_info,
             applied: Applied::default(),
             is_in_handler: false,
             lost_reason: None,
-            lost_timing: None,
         }
     }
 
@@ -89,31 +83,12 @@ impl LockRejection {
         }
     }
 
-    /// Sets the position that the request had in the queue.
-    pub(crate) fn with_queue_position(mut self, queue_position: Option<NonZeroU32>) -> Self {
-        self.queue_position = queue_position;
-        self
-    }
-
-    pub(in crate::layer) fn queue_position(&self) -> Option<NonZeroU32> {
-        self.queue_position
-    }
-
-    /// The rejection of a request that lost a lock. `timing` is that of the acquire by the layer.
-    pub(in crate::layer) fn lost(
-        reason: Option<LostReason>,
-        timing: Option<LockTiming>,
-        request_info: RequestInfo,
-    ) -> Self {
+    /// The rejection of a request that lost a lock.
+    pub(in crate::layer) fn lost(reason: Option<LostReason>, request_info: RequestInfo) -> Self {
         Self {
             lost_reason: reason,
-            lost_timing: timing,
             ..Self::new(Error::new(ErrorKind::Lost), request_info, None)
         }
-    }
-
-    pub(in crate::layer) fn lost_timing(&self) -> Option<LockTiming> {
-        self.lost_timing
     }
 
     /// Returns `true` before a layer or scope has rendered the rejection.
@@ -159,10 +134,6 @@ impl LockRejection {
 
     pub(in crate::layer) fn request_info(&self) -> RequestInfo {
         self.request_info
-    }
-
-    pub(in crate::layer) fn applied_wait(&self) -> Option<u32> {
-        self.request_info.applied_wait
     }
 
     /// Returns the error of the acquire, or of the loss.

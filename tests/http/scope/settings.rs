@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::routing::post;
 use http::StatusCode;
 use tower::ServiceExt;
-use tower_lock::{ErrorKind, LockKey, LockLayer, LockManager, LockScopeLayer, LockTiming};
+use tower_lock::{ErrorKind, LockKey, LockLayer, LockManager, LockScopeLayer};
 
 use super::support::{LockedId, key, kind, request, status, text};
 use crate::served::in_time;
@@ -148,25 +148,6 @@ async fn status_and_on_reject_are_those_of_outer_scope() {
         assert_eq!(types.iter().count(), 1);
         assert!(text(response).await.starts_with("own: {"));
     }
-}
-
-#[tokio::test]
-async fn inherited_answer_keeps_timing_of_layer() {
-    let locks = LockManager::in_memory();
-    let _guard = locks.acquire(LockKey::from_path("/7")).await.unwrap();
-    let layer = LockLayer::by_path(locks.clone()).no_wait().server_timing();
-    let outer = LockLayer::by_fn(locks.clone(), |_| LockKey::new("outer"));
-    let app: Router = Router::new()
-        .route("/7", post(async || ()))
-        .layer(layer)
-        .layer(outer.server_timing().status(StatusCode::LOCKED));
-    let response = app.oneshot(request("/7")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::LOCKED);
-    let values = response.headers().get_all("server-timing").iter();
-    let values: Vec<_> = values.map(|value| value.to_str().unwrap()).collect();
-    assert_eq!(values, ["lock;dur=0;desc=busy", "lock;dur=0;desc=backend"]);
-    let timing = response.extensions().get::<LockTiming>().unwrap();
-    assert_eq!(timing.via, None);
 }
 
 #[tokio::test(start_paused = true)]
