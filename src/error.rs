@@ -45,7 +45,7 @@ struct Repr {
 pub enum ErrorKind {
     /// Another owner held the lock for the whole wait, or at the single attempt.
     Busy,
-    /// No [permit](crate::Acquire::permits) of the key was free for the whole wait, or at the single attempt: other
+    /// No [permit](crate::manager::Acquire::permits) of the key was free for the whole wait, or at the single attempt: other
     /// owners held all of them, or held the key shared or exclusively, or were ahead.
     PermitsExhausted,
     /// The manager has the maximum number of waiters for this key
@@ -60,7 +60,7 @@ pub enum ErrorKind {
     /// permission, a certificate that is not trusted. A retry fails until the configuration changes.
     Refused,
     /// The lock was held and then lost: its lease expired, it was released by force, or it reached
-    /// [`max_hold`](crate::Acquire::max_hold).
+    /// [`max_hold`](crate::manager::Acquire::max_hold).
     Lost,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called.
     ShuttingDown,
@@ -86,12 +86,12 @@ pub enum ErrorKind {
     InvalidOption,
     /// The key exists in the backend and is not a lock: choose another prefix, or remove it. It is never touched.
     ///
-    /// The other cause: the owner holds the lock [shared](crate::Acquire::shared) and asks for a
-    /// [permit](crate::Acquire::permits) of it, or the reverse. It must release the first one before, or use one mode.
+    /// The other cause: the owner holds the lock [shared](crate::manager::Acquire::shared) and asks for a
+    /// [permit](crate::manager::Acquire::permits) of it, or the reverse. It must release the first one before, or use one mode.
     KeyConflict,
-    /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times already.
+    /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::manager::MAX_HOLD_COUNT) times already.
     ReentrancyLimit,
-    /// The owner holds the lock [shared](crate::Acquire::shared), or has a permit of it, and asks for an exclusive one.
+    /// The owner holds the lock [shared](crate::manager::Acquire::shared), or has a permit of it, and asks for an exclusive one.
     /// Two such owners would wait for each other for ever. Release the lock first, or ask for an exclusive lock from
     /// the start.
     Upgrade,

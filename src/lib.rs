@@ -210,38 +210,67 @@ mod task;
 #[doc(hidden)]
 pub mod test_util;
 
+use error::ConfigError;
+use lock::{Acquire, AcquireFuture, Lost};
+use observe::LostReason;
+
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::RedisBackend;
-pub use backend::{Backend, Memory, Mode, Quorum};
-pub use error::{ConfigError, ConnectError, Error, ErrorKind};
+pub use backend::{Memory, Quorum};
+pub use error::{ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use extract::{
-    HeldRejection, LockScopeRejection, Locked, LockedRejection, LockedShared, OwnerRejection,
-};
-pub use key::{InvalidKey, KeyPart, KeyParts, LockKey, LockKeys};
+pub use extract::{Locked, LockedShared};
+pub use key::{InvalidKey, LockKey, LockKeys};
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub use layer::LockBy;
 pub use layer::{
-    BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys,
-    KeyExtractor, LockBody, LockLayer, LockRejection, LockScope, LockScopeLayer, LockScopeService,
-    LockService, LockTarget, OnLost, OnUnavailable, ReadBody, ResponseFuture, ScopeAcquire,
-    ScopeAcquireFuture, Unlocked,
+    LockLayer, LockRejection, LockScope, LockScopeLayer, LockTarget, OnLost, OnUnavailable,
 };
-#[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};
-#[cfg(feature = "tracing")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
-pub use lock::TraceKeys;
-pub use lock::{
-    Acquire, AcquireFuture, Held, LockGuard, LockInfo, LockManager, LockManagerBuilder, Lost,
-    MAX_HOLD_COUNT, Snapshot,
-};
+pub use lock::{Held, LockGuard, LockManager, LockManagerBuilder};
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use observe::metrics;
-pub use observe::{LostReason, Via};
 pub use owner::{FencingToken, Owner};
+
+/// What [`LockManager`] and its guards return, and the futures of acquires.
+pub mod manager {
+    pub use crate::error::ConfigError;
+    pub use crate::layer::{ScopeAcquire, ScopeAcquireFuture};
+    #[cfg(feature = "tracing")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+    pub use crate::lock::TraceKeys;
+    pub use crate::lock::{Acquire, AcquireFuture, LockInfo, Lost, MAX_HOLD_COUNT, Snapshot};
+    pub use crate::observe::{LostReason, Via};
+}
+
+/// The sources of keys, which the constructors of [`LockLayer`] create, and the traits for sources of a program.
+pub mod keys {
+    pub use crate::key::{KeyPart, KeyParts};
+    pub use crate::layer::{
+        BodyFirst, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor,
+    };
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    pub use crate::layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, Shared};
+}
+
+/// The services, futures and bodies that the layers create, and the mark of a request without its lock.
+pub mod service {
+    pub use crate::layer::{
+        BodyFirstFuture, LockBody, LockScopeService, LockService, ReadBody, ResponseFuture,
+        Unlocked,
+    };
+}
+
+/// The rejections of the extractors.
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub mod rejection {
+    pub use crate::extract::{HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection};
+}
 
 /// The examples of the README are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

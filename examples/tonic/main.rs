@@ -30,9 +30,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
-use tower_lock::{
-    ErrorKind, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
-};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::{ErrorKind, LockKey, LockKeys, LockLayer, LockManager, LockRejection};
 
 use shared::{stop_requested, with_causes};
 

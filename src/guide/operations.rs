@@ -12,7 +12,7 @@
 //! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `reclaimed`, `reentrant` | – |
 //! | `tower_lock_wait_seconds{outcome, layer}` | histogram, by `granted`, `rejected`, `cancelled` | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
-//! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
+//! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::manager::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
 //! | `tower_lock_held{mode, layer}` | gauge of owners that hold a key, by `exclusive`, `shared`, `permit`. Several can hold the same key in the last two modes | – |
 //! | `tower_lock_waiting{layer}` | gauge of acquires | – |
 //! | `tower_lock_waiting_limit` | gauge, the sum over all managers of the process | – |
@@ -124,7 +124,7 @@
 //! # Why a lock was lost
 //!
 //! [`Held::lost_reason`](crate::Held::lost_reason), [`LockRejection::lost_reason`](crate::LockRejection::lost_reason), the
-//! field `lock.lost_reason` and the label `reason` have the [reason](crate::LostReason): `expired`, `not_held`, `max_hold`,
+//! field `lock.lost_reason` and the label `reason` have the [reason](crate::manager::LostReason): `expired`, `not_held`, `max_hold`,
 //! `lease_ended`, `forced` or `downgrade`. The first two rows are `expired` and `not_held`. A paused process is also
 //! `expired`, with a large `lock.overdue_ms`.
 //!
@@ -156,7 +156,7 @@
 //!   `terminationGracePeriodSeconds` of Kubernetes.
 //! - `grace` bounds `shutdown` only. A graceful shutdown of the server has no bound, so put a `timeout` around it.
 //! - A lock whose holder does not end by then remains until its lease expires. The returned
-//!   [`Snapshot`](crate::Snapshot) counts these locks.
+//!   [`Snapshot`](crate::manager::Snapshot) counts these locks.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -182,7 +182,7 @@
 //!
 //! # Background jobs
 //!
-//! A job acquires its lock from the same manager. [`run_every`](crate::Acquire::run_every) runs it once per interval over
+//! A job acquires its lock from the same manager. [`run_every`](crate::manager::Acquire::run_every) runs it once per interval over
 //! all processes. One of them holds the lock also between the runs. If that process ends, another one continues, one
 //! interval later. `examples/jobs.rs` is a whole program:
 //!
@@ -208,7 +208,7 @@
 //! ```
 //!
 //! A job that another program starts, such as cron, acquires with one attempt. It skips **only runs that overlap**: two
-//! instances whose clocks differ by more than the length of a run both run. [`run`](crate::Acquire::run) drops the work
+//! instances whose clocks differ by more than the length of a run both run. [`run`](crate::manager::Acquire::run) drops the work
 //! if the lock is lost:
 //!
 //! ```

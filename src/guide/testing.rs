@@ -69,7 +69,7 @@
 //!
 //! # Lints
 //!
-//! [`Acquire`](crate::Acquire) and [`LockGuard`](crate::LockGuard) are `#[must_use]`, and an assignment hides that. Two
+//! [`Acquire`](crate::manager::Acquire) and [`LockGuard`](crate::LockGuard) are `#[must_use]`, and an assignment hides that. Two
 //! lints of clippy find `let _`:
 //!
 //! ```toml

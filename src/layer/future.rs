@@ -25,7 +25,7 @@ use super::scope::Watch;
 use crate::AcquireFuture;
 
 pin_project! {
-    /// The response future of [`LockService`](crate::LockService): it waits for the lock, and then for the inner
+    /// The response future of [`LockService`](crate::service::LockService): it waits for the lock, and then for the inner
     /// service.
     ///
     /// # Cancel safety

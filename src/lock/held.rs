@@ -40,7 +40,7 @@ impl Held {
             .map(|grant| grant.key().stored())
     }
 
-    /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::Acquire::owner) to re-enter.
+    /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::manager::Acquire::owner) to re-enter.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.grants.first().owner()
@@ -136,7 +136,8 @@ impl Held {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_lock::Error> {
     /// use std::time::Duration;
-    /// use tower_lock::{LockManager, LostReason};
+    /// use tower_lock::LockManager;
+    /// use tower_lock::manager::LostReason;
     ///
     /// let locks = LockManager::in_memory();
     /// let guard = locks.acquire("order:42").max_hold(Duration::from_millis(10)).await?;

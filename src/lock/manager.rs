@@ -126,7 +126,7 @@ impl LockManager {
     ///
     /// A guard of this manager is lost at once. If it was being granted concurrently, it is lost at its
     /// first renewal, which follows immediately. A guard of another process is lost at its next renewal. A
-    /// guard with a fixed [`lease`](crate::Acquire::lease) has no renewals and is not notified. Intended
+    /// guard with a fixed [`lease`](crate::manager::Acquire::lease) has no renewals and is not notified. Intended
     /// for operators' tools, not for application code.
     ///
     /// # Errors

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep, timeout};
+use tower_lock::backend::Backend;
 use tower_lock::backend::LeaseId;
-use tower_lock::{Backend, ErrorKind, LockGuard, LockKey, LockManager};
+use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager};
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::simulated::{Command, Fault, Simulated, is_free};

@@ -4,7 +4,8 @@ use futures_util::poll;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::{Memory, Mode, Modes};
-use tower_lock::{ErrorKind, LockKey, LockKeys, LockManager, LostReason};
+use tower_lock::manager::LostReason;
+use tower_lock::{ErrorKind, LockKey, LockKeys, LockManager};
 
 use crate::support::engine::{MS, SECOND, fails_at_its_deadline, manager_on};
 use crate::support::other_runtime::{Fate, Other, current_thread};

@@ -12,10 +12,9 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::map_request_body::MapRequestBodyLayer;
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    BodyFirst, ByPath, ErrorKind, Held, KeyExtractor, LockKey, LockLayer, LockManager,
-    LockRejection, OnUnavailable, ReadBody, Unlocked,
-};
+use tower_lock::keys::{BodyFirst, ByPath, KeyExtractor};
+use tower_lock::service::{ReadBody, Unlocked};
+use tower_lock::{ErrorKind, Held, LockKey, LockLayer, LockManager, LockRejection, OnUnavailable};
 
 use crate::served::{Stream, assert_waits, in_time, path_key};
 use crate::support::broken::broken;

@@ -11,9 +11,10 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use static_assertions::assert_impl_all;
 use tower::ServiceExt;
+use tower_lock::rejection::{HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection};
 use tower_lock::{
-    Held, HeldRejection, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer,
-    LockScopeRejection, LockTarget, Locked, LockedRejection, Owner, OwnerRejection,
+    Held, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer, LockTarget,
+    Locked, Owner,
 };
 
 use crate::served::until;

@@ -10,10 +10,9 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    ErrorKind, Held, KeyExtractor, LockLayer, LockManager, LockRejection, OnUnavailable, ReadBody,
-    Unlocked,
-};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::service::{ReadBody, Unlocked};
+use tower_lock::{ErrorKind, Held, LockLayer, LockManager, LockRejection, OnUnavailable};
 
 use crate::served::{in_time, path_key, post};
 use crate::support::broken::broken;

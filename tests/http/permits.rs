@@ -11,9 +11,11 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::sleep;
 use tower::ServiceExt as _;
+use tower_lock::keys::KeyExtractor;
+use tower_lock::manager::AcquireFuture;
 use tower_lock::{
-    AcquireFuture, ErrorKind, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager,
-    LockRejection, LockScopeLayer, LockTarget, Locked, LockedShared,
+    ErrorKind, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer,
+    LockTarget, Locked, LockedShared,
 };
 
 const HOLD: Duration = Duration::from_millis(50);

@@ -8,10 +8,9 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    ErrorKind, KeyExtractor, LockGuard, LockLayer, LockManager, LockRejection, MAX_HOLD_COUNT,
-    Memory,
-};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::manager::MAX_HOLD_COUNT;
+use tower_lock::{ErrorKind, LockGuard, LockLayer, LockManager, LockRejection, Memory};
 
 use crate::served::{assert_waits, in_time, path_key, post};
 use crate::support::broken::broken;
@@ -264,7 +263,7 @@ async fn excessive_reentrancy_is_500() {
 }
 
 /// A layer whose only resource is busy.
-async fn busy() -> (LockLayer<tower_lock::ByPath>, LockGuard) {
+async fn busy() -> (LockLayer<tower_lock::keys::ByPath>, LockGuard) {
     let locks = LockManager::in_memory();
     let guard = hold(&locks, "/secret").await;
     (LockLayer::by_path(locks).no_wait(), guard)

@@ -16,7 +16,8 @@ use proptest::test_runner::{Config, TestRunner};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt};
 use tower_http::normalize_path::NormalizePathLayer;
-use tower_lock::{ByPath, LockKey, LockLayer, LockManager};
+use tower_lock::keys::ByPath;
+use tower_lock::{LockKey, LockLayer, LockManager};
 
 const CASES: u32 = 1_000;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{Acquire, ErrorKind};
+use tower_lock::ErrorKind;
+use tower_lock::manager::Acquire;
 
 use crate::cases::{BOTH, JAVA_RUST, NO_LEASE, RUST_JAVA};
 use crate::sides::{LEASE, Sides};

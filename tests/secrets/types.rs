@@ -8,6 +8,7 @@ use axum::extract::FromRequestParts as _;
 use deadpool_redis::{Config, Runtime};
 use http::{Request, Response};
 use tower::{Layer as _, Service as _, service_fn};
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
@@ -15,11 +16,14 @@ use tower_lock::backend::{
     ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
+use tower_lock::keys::{BodyFirst, FromTarget};
+use tower_lock::manager::{LostReason, ScopeAcquire, ScopeAcquireFuture, TraceKeys};
+use tower_lock::rejection::LockedRejection;
+use tower_lock::service::{BodyFirstFuture, ReadBody, Unlocked};
 use tower_lock::{
-    Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
-    LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, Locked,
-    LockedRejection, LockedShared, LostReason, Memory, OnLost, OnUnavailable, Owner, Quorum,
-    ReadBody, RedisBackend, ScopeAcquire, ScopeAcquireFuture, TraceKeys, Unlocked,
+    Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScope,
+    LockScopeLayer, LockTarget, Locked, LockedShared, Memory, OnLost, OnUnavailable, Owner, Quorum,
+    RedisBackend,
 };
 use uuid::Uuid;
 

@@ -12,7 +12,8 @@ use http::{Request, StatusCode};
 use serde_json::json;
 use tower::ServiceExt as _;
 use tower_lock::dashboard::{Dashboard, Operator};
-use tower_lock::{LockManager, RedisBackend, TraceKeys};
+use tower_lock::manager::TraceKeys;
+use tower_lock::{LockManager, RedisBackend};
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::seen::{Kind, Seen};

@@ -50,7 +50,7 @@ use crate::layer::keys::{KeyExtractor, Keyed};
 ///   [`no_wait`](Self::no_wait) change it for one layer.
 /// - A request locks at most 16 keys ([`LockKeys::MAX`](crate::LockKeys::MAX)) in one layer, all or none. A request
 ///   with more is rejected with 400.
-/// - A request holds one key at most 64 times ([`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT)), over all nested layers and
+/// - A request holds one key at most 64 times ([`MAX_HOLD_COUNT`](crate::manager::MAX_HOLD_COUNT)), over all nested layers and
 ///   extractors. The next acquire is rejected with 500.
 ///
 /// # Where to put it

@@ -55,7 +55,7 @@ impl<K> LockLayer<K> {
     ///
     /// While a write waits, no further read joins. A GET that asks for an upgrade locks exclusively. Of this setting and
     /// [`all_methods`](Self::all_methods), the last one counts. If the backend has no
-    /// [shared locks](crate::Acquire::shared), these requests are rejected with 500 `lock-option-invalid`.
+    /// [shared locks](crate::manager::Acquire::shared), these requests are rejected with 500 `lock-option-invalid`.
     ///
     /// ```
     /// use tower_lock::{LockLayer, LockManager};
@@ -71,7 +71,7 @@ impl<K> LockLayer<K> {
     /// Lets at most `limit` requests of one key run at a time, over all processes, instead of one. From 1 to 10,000.
     /// Requests with any method count, GET included.
     ///
-    /// A request above the limit waits for its [permit](crate::Acquire::permits), and is rejected with 429
+    /// A request above the limit waits for its [permit](crate::manager::Acquire::permits), and is rejected with 429
     /// `permits-exhausted` after its wait. [`status`](Self::status) sets another status. Requests with and without
     /// permits of one key exclude each other. This setting replaces [`shared_reads`](Self::shared_reads). If the backend has
     /// no permits, requests are rejected with 500 `lock-option-invalid`.

@@ -127,7 +127,7 @@ impl<K> LockLayer<K> {
     /// Passes each request without a lock that would be rejected: for the first week in production. Off by default.
     ///
     /// The layer makes one attempt without waiting. If it fails for any reason, the request runs at once without
-    /// a lock, and carries the extension [`Unlocked`](crate::Unlocked). The rejection that it would have received
+    /// a lock, and carries the extension [`Unlocked`](crate::service::Unlocked). The rejection that it would have received
     /// is counted as `tower_lock_unlocked_total` and logged as an event of level `INFO`. With a
     /// wait, some of these requests would be granted their lock. A handler whose lock is lost is not aborted,
     /// even with [`OnLost::Abort`].
@@ -146,7 +146,8 @@ impl<K> LockLayer<K> {
     /// # fn main() {
     /// use axum::routing::put;
     /// use axum::{Extension, Router};
-    /// use tower_lock::{Held, LockLayer, LockManager, Unlocked};
+    /// use tower_lock::{Held, LockLayer, LockManager};
+    /// use tower_lock::service::Unlocked;
     ///
     /// async fn write(held: Option<Held>, unlocked: Option<Extension<Unlocked>>) -> String {
     ///     match (held, unlocked) {
@@ -174,7 +175,7 @@ impl<K> LockLayer<K> {
     ///
     /// **With [`OnUnavailable::Pass`], requests with the same key run concurrently during an outage.** Choose it
     /// only if the storage itself rejects conflicting writes. Each request still spends its whole wait first.
-    /// A request that passes carries the extension [`Unlocked`](crate::Unlocked), its response the header
+    /// A request that passes carries the extension [`Unlocked`](crate::service::Unlocked), its response the header
     /// `tower-lock: unlocked`. It is counted as `tower_lock_unlocked_total`; the first one of an outage is
     /// logged as a warning, at most one in 10 s.
     ///

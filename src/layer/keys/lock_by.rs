@@ -65,7 +65,7 @@ impl<T: LockTarget> LockBy<T> for FromTarget {
     }
 }
 
-/// The keys of `By`, all locked [shared](crate::Acquire::shared): see [`LockedShared`](crate::LockedShared).
+/// The keys of `By`, all locked [shared](crate::manager::Acquire::shared): see [`LockedShared`](crate::LockedShared).
 #[derive(Debug, Clone, Copy)]
 pub struct Shared<By = FromTarget>(PhantomData<By>);
 

@@ -1,10 +1,11 @@
 //! Faults of a majority.
 
 use tokio::time::{Instant, sleep};
+use tower_lock::LockKey;
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Fence, ForceReleased, Node as _, Release, Released,
 };
-use tower_lock::{Backend, LockKey};
 
 use super::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, fail, lease};
 use crate::support::engine::{MS, SECOND};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::hold::drift;
 use super::{Hold, Log, Outage, Referee, Refusal, Violation};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::queue::{holding_child, waiting_child};
 use super::{LEASE, OTHER, PLACE, Row};

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::Row;
 use crate::line::{BODY, Holder, Line, TURN};

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_lock::{LockLayer, LockManager, LockScopeLayer, ReadBody};
+use tower_lock::service::ReadBody;
+use tower_lock::{LockLayer, LockManager, LockScopeLayer};
 
 use super::support::show_held;
 use crate::served::{assert_waits, is_locked, path_key, post};

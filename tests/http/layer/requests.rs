@@ -9,9 +9,10 @@ use http_body::Body;
 use http_body_util::Full;
 use static_assertions::assert_impl_all;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::keys::ByHeader;
+use tower_lock::service::{LockBody, LockService, ResponseFuture};
 use tower_lock::{
-    ByHeader, InvalidKey, LockBody, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
-    LockService, LockTarget, ResponseFuture,
+    InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockTarget,
 };
 
 use super::support::{Handler, show_held, text};

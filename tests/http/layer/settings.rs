@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderName, Request, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_lock::{KeyExtractor, LockKey, LockLayer, LockManager};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::{LockKey, LockLayer, LockManager};
 
 use super::support::{show_held, text};
 use crate::served::{path_key, post};

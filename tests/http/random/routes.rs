@@ -14,9 +14,9 @@ use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use serde::Deserialize;
 use tower_lock::backend::Mode;
+use tower_lock::keys::KeyExtractor;
 use tower_lock::{
-    Held, InvalidKey, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer,
-    LockTarget, Locked,
+    Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
 };
 
 /// The kinds of layers.

@@ -14,9 +14,8 @@ use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    Error, LockGuard, LockLayer, LockManager, LockScopeLayer, MAX_HOLD_COUNT, Memory, Quorum,
-};
+use tower_lock::manager::MAX_HOLD_COUNT;
+use tower_lock::{Error, LockGuard, LockLayer, LockManager, LockScopeLayer, Memory, Quorum};
 
 use crate::served::path_key;
 use crate::support::broken::broken;

@@ -8,7 +8,8 @@ use http::{Method, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tower::ServiceExt;
-use tower_lock::{KeyExtractor, LockKey, LockLayer, LockManager};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::{LockKey, LockLayer, LockManager};
 
 use super::{VERSIONS, send, serve};
 

@@ -2,7 +2,8 @@
 
 use std::future::IntoFuture as _;
 
-use tower_lock::{Acquire, ErrorKind, LockManager, Quorum};
+use tower_lock::manager::Acquire;
+use tower_lock::{ErrorKind, LockManager, Quorum};
 
 use super::{LOCKER, WITH_SHARED, WITH_VOTES, allow, at};
 use crate::support::engine::{PATIENCE, eventually};

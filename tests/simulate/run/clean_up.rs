@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tower_lock::Snapshot;
+use tower_lock::manager::Snapshot;
 
 use super::Simulation;
 use crate::environment::{OUTSIDE, number};
