@@ -109,7 +109,8 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
             }
         }
     });
-    tokio::try_join!(stopping, async { Ok(job.await?) })?;
+    let job = async { job.await.map_err(Box::<dyn Error>::from) };
+    tokio::try_join!(stopping, job)?;
     Ok(())
 }
 

@@ -40,6 +40,9 @@ impl LockManager {
     /// | `redis+cluster://[user:password@]host[:port],…` | the cluster of these nodes |
     /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same through TLS (feature `redis-tls`) |
     ///
+    /// The parameter `prefix` of a URL of Redis sets the prefix of all names, `lock:` by default:
+    /// `redis://127.0.0.1:6379?prefix=orders:`. Services with different prefixes do not exclude each other.
+    ///
     /// The [`guide`](crate::guide) lists the guarantees of each backend.
     ///
     /// The feature `tracing` logs the risks of a server, such as an eviction policy that may drop locks.
@@ -63,7 +66,7 @@ impl LockManager {
 
     /// Creates a builder for locks at a URL, for a program that changes the defaults of locks, such as their wait.
     ///
-    /// The settings of Redis servers, such as the prefix of names and the timeouts of commands, belong to
+    /// The settings of Redis servers, such as the timeouts of commands, belong to
     /// `RedisBackend::builder`. Pass that backend to [`LockManager::builder`].
     ///
     /// # Errors

@@ -163,7 +163,7 @@
 //! - [`RedisBackend`]: one Redis server, Sentinel or a Cluster, for any number of processes. It is wire-compatible
 //!   with Redisson's `getLock`, so services in Java and in Rust exclude and notify each other.
 //! - [`Quorum`]: several independent stores, of which any minority may be lost, at the cost of a command to each.
-//! - A [`Backend`] of your own: [`guide::backend`]. The feature `conformance` has its contract as test functions.
+//! - A [`Backend`](backend::Backend) of your own: [`guide::backend`]. The feature `conformance` has its contract as test functions.
 //!
 //! The [`guide`] states for each place what it guarantees, what a failover can do to it, and what to set.
 //!
@@ -251,6 +251,7 @@ pub mod keys {
     pub use crate::key::{KeyPart, KeyParts};
     pub use crate::layer::{
         BodyFirst, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor,
+        WithKind,
     };
     #[cfg(feature = "axum")]
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]

@@ -76,7 +76,7 @@
 //!
 //! | to | set | default |
 //! |---|---|---|
-//! | separate services, or share names with Java | [`prefix`] | `lock:` |
+//! | separate services, or share names with Java | [`prefix`], or `?prefix=` in the URL | `lock:` |
 //! | grant a lock only when replicas have it | [`min_replicas`] | off; costs a round trip |
 //! | grant no lock for a while after a restart or a loss of data | [`quarantine`] | off; costs a pause after each restart, and the server about 10 µs per attempt |
 //! | start while Redis is unavailable | [`connect_lazy`] instead of [`connect`] | `connect` fails; of a Cluster, one node must reply in both cases |

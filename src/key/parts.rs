@@ -149,7 +149,7 @@ mod tests {
         );
         assert_eq!(
             LockKey::from_parts([1_u32, 20]),
-            LockKey::from_parts(&vec!["1", "20"])
+            LockKey::from_parts(vec!["1", "20"])
         );
         assert_eq!(
             LockKey::from_parts([b"a", b"b"]),

@@ -36,7 +36,7 @@ pub use body_first::{BodyFirst, BodyFirstFuture};
 pub use config::{LockLayer, OnLost, OnUnavailable, Unlocked};
 pub use future::ResponseFuture;
 pub use keys::{
-    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockTarget,
+    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockTarget, WithKind,
 };
 #[cfg(feature = "axum")]
 pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::claim::{Claim, HoldId, QueuePosition};
+use super::claim::{Claim, HoldId};
 use super::clock::{Moment, Span};
 use super::downgrade::Downgrade;
 use super::effect::Report;
@@ -54,7 +54,6 @@ impl Hold {
             held: Held {
                 grants: Grants::One(grant),
                 waited: Span::new(Duration::ZERO),
-                queue_position: None,
                 via,
             },
             rare: None,
@@ -78,7 +77,6 @@ impl Hold {
             held: Held {
                 grants: Grants::Many(grants.into()),
                 waited: Span::new(Duration::ZERO),
-                queue_position: None,
                 via,
             },
             rare: None,
@@ -259,9 +257,8 @@ impl LockGuard {
     }
 
     /// Sets how long the acquire waited, and its position in the queue.
-    pub(super) fn set_wait(&mut self, waited: Duration, queue_position: QueuePosition) {
+    pub(super) fn set_wait(&mut self, waited: Duration) {
         self.hold.held.waited = Span::new(waited);
-        self.hold.held.queue_position = queue_position;
     }
 
     /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit

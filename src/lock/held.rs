@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::claim::QueuePosition;
 use super::clock::{Moment, Span};
 use super::lost::{Grants, Lost};
 use crate::backend::Mode;
@@ -20,7 +19,6 @@ use crate::{FencingToken, LockKey, Owner};
 pub struct Held {
     pub(super) grants: Grants,
     pub(super) waited: Span,
-    pub(super) queue_position: QueuePosition,
     pub(super) via: Via,
 }
 
@@ -117,10 +115,6 @@ impl Held {
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited.get()
-    }
-
-    pub(crate) fn queue_position(&self) -> QueuePosition {
-        self.queue_position
     }
 
     /// Returns how the lock was granted. For several keys, returns the slowest way.

@@ -282,7 +282,7 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     service.call(request()).await.unwrap();
     let scope = scopes.recv().unwrap();
     canary.closed(&scope);
-    let acquire = scope.acquire(&locks, KEY);
+    let acquire = scope.acquire(locks, KEY);
     canary.open::<ScopeAcquire>(&acquire);
     canary.closed::<ScopeAcquireFuture>(&acquire.into_future());
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-const TRAITS: [&str; 10] = [
+const TRAITS: [&str; 11] = [
     "Backend",
     "Guarded",
     "Immediate",
@@ -13,6 +13,7 @@ const TRAITS: [&str; 10] = [
     "LockBy",
     "LockTarget",
     "Node",
+    "WithKind",
 ];
 
 /// Other names of types that are listed.

@@ -132,10 +132,6 @@ impl LockRejection {
         self
     }
 
-    pub(in crate::layer) fn request_info(&self) -> RequestInfo {
-        self.request_info
-    }
-
     /// Returns the error of the acquire, or of the loss.
     #[must_use]
     pub fn error(&self) -> &Error {

@@ -299,7 +299,7 @@ impl AcquireFuture {
         if let State::Slow { since, rest, span } = mem::replace(&mut self.state, done) {
             let waited = now.since(since);
             if let Ok(guard) = &mut outcome {
-                guard.set_wait(waited, queue_position);
+                guard.set_wait(waited);
             }
             let (engine, name) = rest.reporter();
             let (ended, via) = (

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Extension, Router};
 use http::StatusCode;
@@ -178,7 +178,7 @@ async fn loss_of_acquired_lock_aborts_handler() {
 async fn acquire_after_response_is_released_at_once() {
     let locks = LockManager::in_memory();
     let (leak, mut leaked) = tokio::sync::mpsc::unbounded_channel();
-    let handler = async move |scope: LockScope| leak.send(scope).unwrap().into_response();
+    let handler = async move |scope: LockScope| leak.send(scope).unwrap();
     let app = scoped(&locks, Router::new().route("/", post(handler)));
     assert_eq!(status(&app, "/").await, StatusCode::OK);
     let scope: LockScope = leaked.recv().await.unwrap();
