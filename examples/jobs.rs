@@ -1,6 +1,6 @@
 //! Shows: a job that runs at intervals, in one process at a time of any number.
 //! Run: `cargo run --example jobs -- --locks redis://127.0.0.1:6379` in two terminals, and end the one that prints.
-//! Look at: `every`, which holds the lock from the first run to the last, and waits for it in all other processes.
+//! Look at: `run_every`, which holds the lock between the runs, and waits for it in all other processes.
 //!
 //! A process that ends by Ctrl-C or SIGTERM finishes its run and releases the lock, so another one continues at once.
 //! If it is killed, another one continues after `--lease`.
@@ -17,9 +17,8 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use tokio::fs;
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep};
-use tower_lock::{ErrorKind, FencingToken, LockManager};
+use tokio::time::sleep;
+use tower_lock::{FencingToken, LockManager};
 
 use shared::{stop_requested, with_causes};
 
@@ -43,40 +42,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// How long a run takes.
 const WORK: Duration = Duration::from_millis(20);
-
-/// Runs the job every `period` while this process holds its lock, and waits for the lock otherwise.
-///
-/// Ends without an error when the sender of `stop` is dropped and the manager shuts down.
-async fn every(
-    period: Duration,
-    locks: &LockManager,
-    file: &Path,
-    mut stop: watch::Receiver<()>,
-) -> Result<(), Box<dyn Error>> {
-    loop {
-        let acquire = locks.acquire("job:count").wait_forever();
-        let turn = acquire.run(async |held| {
-            let mut ticks = interval(period);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                // A run is not in the `select!`, so a signal does not cut it short.
-                tokio::select! {
-                    biased;
-                    _ = stop.changed() => return Ok(()),
-                    _ = ticks.tick() => {}
-                }
-                count(file, held.fencing_token()).await?;
-            }
-        });
-        match turn.await {
-            Ok(ended) => return ended,
-            // This process paused, or did not reach the server. The run was dropped; another process continues.
-            Err(error) if error.kind() == ErrorKind::Lost => eprintln!("jobs: {error}"),
-            Err(error) if error.kind() == ErrorKind::ShuttingDown => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
 
 /// The job: reads how many runs there were, works, and appends what follows. Two concurrent runs would have the same
 /// number.
@@ -126,19 +91,26 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         .watchdog_timeout(options.lease)
         .build()?;
     println!("Runs go to {}. Ctrl-C to end.", options.file.display());
-    let (stop, stopped) = watch::channel(());
     let stopping = async {
         stop_requested().await?;
-        drop(stop);
         // Rejects a process that waits, and lets one that holds the lock release it.
         let left = locks.shutdown(GRACE).await;
         if !left.is_idle() {
             eprintln!("jobs: still at work after {GRACE:?}: {left:?}");
         }
-        Ok(())
+        Ok::<_, Box<dyn Error>>(())
     };
-    let jobs = every(options.every, &locks, &options.file, stopped);
-    tokio::try_join!(stopping, jobs)?;
+    let job = locks.acquire("job:count").run_every(options.every, |held| {
+        let run = count(&options.file, held.fencing_token());
+        async move {
+            // The next run may succeed.
+            if let Err(error) = run.await {
+                eprintln!("jobs: {error}");
+            }
+        }
+    });
+    let job = async { job.await.map_err(Box::<dyn Error>::from) };
+    tokio::try_join!(stopping, job)?;
     Ok(())
 }
 

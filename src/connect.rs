@@ -5,6 +5,22 @@ use crate::{ConfigError, ConnectError, LockManager, LockManagerBuilder, Memory};
 impl LockManager {
     /// Creates a manager with locks in the memory of this process and default settings, for a single
     /// process.
+    ///
+    /// Each call creates locks of its own: two managers of two calls exclude nothing from each other. Create one, and
+    /// clone it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use tower_lock::LockManager;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let _guard = locks.acquire("order:42").await?;
+    /// assert!(locks.clone().acquire("order:42").no_wait().await.is_err());
+    /// assert!(LockManager::in_memory().acquire("order:42").no_wait().await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     #[allow(clippy::missing_panics_doc)]
     pub fn in_memory() -> Self {
@@ -23,6 +39,9 @@ impl LockManager {
     /// | `redis+sentinel://[user:password@]host[:port],…/service[/db]` | the primary that the sentinels name |
     /// | `redis+cluster://[user:password@]host[:port],…` | the cluster of these nodes |
     /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same through TLS (feature `redis-tls`) |
+    ///
+    /// The parameter `prefix` of a URL of Redis sets the prefix of all names, `lock:` by default:
+    /// `redis://127.0.0.1:6379?prefix=orders:`. Services with different prefixes do not exclude each other.
     ///
     /// The [`guide`](crate::guide) lists the guarantees of each backend.
     ///
@@ -47,7 +66,7 @@ impl LockManager {
 
     /// Creates a builder for locks at a URL, for a program that changes the defaults of locks, such as their wait.
     ///
-    /// The settings of Redis servers, such as the prefix of names and the timeouts of commands, belong to
+    /// The settings of Redis servers, such as the timeouts of commands, belong to
     /// `RedisBackend::builder`. Pass that backend to [`LockManager::builder`].
     ///
     /// # Errors

@@ -34,6 +34,8 @@ struct Repr {
     retry_after: Option<Duration>,
     /// When the lease of the holder ends, or the first of several leases.
     lease_left: Option<Duration>,
+    /// An owner of this process holds the lock.
+    is_held_here: bool,
     source: Option<SharedCause>,
 }
 
@@ -43,9 +45,9 @@ struct Repr {
 pub enum ErrorKind {
     /// Another owner held the lock for the whole wait, or at the single attempt.
     Busy,
-    /// No [permit](crate::Acquire::permits) of the key was free for the whole wait, or at the single attempt: other
+    /// No [permit](crate::manager::Acquire::permits) of the key was free for the whole wait, or at the single attempt: other
     /// owners held all of them, or held the key shared or exclusively, or were ahead.
-    Full,
+    PermitsExhausted,
     /// The manager has the maximum number of waiters for this key
     /// ([`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key)).
     TooManyWaiters,
@@ -54,19 +56,20 @@ pub enum ErrorKind {
     Overloaded,
     /// The backend did not reply, or could not execute the command, within the wait.
     Unavailable,
-    /// The backend rejects this client, or this client rejects the backend: a wrong password, a missing
+    /// The backend refuses this client, or this client refuses the backend: a wrong password, a missing
     /// permission, a certificate that is not trusted. A retry fails until the configuration changes.
-    Misconfigured,
+    Refused,
     /// The lock was held and then lost: its lease expired, it was released by force, or it reached
-    /// [`max_hold`](crate::Acquire::max_hold).
+    /// [`max_hold`](crate::manager::Acquire::max_hold).
     Lost,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called.
     ShuttingDown,
     /// The key is empty, or there are too many. The source is the [`InvalidKey`](crate::InvalidKey).
     InvalidKey,
-    /// The program is wrong: requests through a layer lack what its key contains, or a handler extracts what no layer
-    /// provides. The source names the remedy. For a key, it is [`InvalidKey::Setup`](crate::InvalidKey::Setup).
-    InvalidSetup,
+    /// The program is wrong: requests through a layer lack what its key contains, a handler extracts what no layer
+    /// provides, or an acquire runs outside of a Tokio runtime with timers. The source names the remedy. For a key, it is
+    /// [`InvalidKey::Setup`](crate::InvalidKey::Setup).
+    Misconfigured,
     /// No route of the axum router matches the request of a layer that locks by a path parameter.
     NoRoute,
     /// The body of the request is larger than the limit of
@@ -83,12 +86,12 @@ pub enum ErrorKind {
     InvalidOption,
     /// The key exists in the backend and is not a lock: choose another prefix, or remove it. It is never touched.
     ///
-    /// The other cause: the owner holds the lock [shared](crate::Acquire::shared) and asks for a
-    /// [permit](crate::Acquire::permits) of it, or the reverse. It must release the first one before, or use one mode.
+    /// The other cause: the owner holds the lock [shared](crate::manager::Acquire::shared) and asks for a
+    /// [permit](crate::manager::Acquire::permits) of it, or the reverse. It must release the first one before, or use one mode.
     KeyConflict,
-    /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT) times already.
+    /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::manager::MAX_HOLD_COUNT) times already.
     ReentrancyLimit,
-    /// The owner holds the lock [shared](crate::Acquire::shared), or has a permit of it, and asks for an exclusive one.
+    /// The owner holds the lock [shared](crate::manager::Acquire::shared), or has a permit of it, and asks for an exclusive one.
     /// Two such owners would wait for each other for ever. Release the lock first, or ask for an exclusive lock from
     /// the start.
     Upgrade,
@@ -103,6 +106,7 @@ impl Error {
                 kind,
                 retry_after: None,
                 lease_left: None,
+                is_held_here: false,
                 source: None,
             }),
         }
@@ -139,6 +143,12 @@ impl Error {
         self
     }
 
+    /// States that an owner of this process holds the lock: it may be the one that asks.
+    pub(crate) fn held_here(mut self) -> Self {
+        self.repr.is_held_here = true;
+        self
+    }
+
     pub(crate) fn lease_left(&self) -> Option<Duration> {
         self.repr.lease_left
     }
@@ -149,24 +159,22 @@ impl Error {
         self.repr.kind
     }
 
-    /// Returns `true` if other owners hold the lock or wait for it: [`Busy`](ErrorKind::Busy), [`Full`](ErrorKind::Full),
-    /// [`TooManyWaiters`](ErrorKind::TooManyWaiters) or [`Overloaded`](ErrorKind::Overloaded).
+    /// Returns `true` if other owners hold the lock or wait for it: [`Busy`](ErrorKind::Busy),
+    /// [`PermitsExhausted`](ErrorKind::PermitsExhausted) or [`TooManyWaiters`](ErrorKind::TooManyWaiters). An
+    /// [overload](ErrorKind::Overloaded) of the manager is not about this lock.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(
             self.kind(),
-            ErrorKind::Busy | ErrorKind::Full | ErrorKind::TooManyWaiters | ErrorKind::Overloaded
+            ErrorKind::Busy | ErrorKind::PermitsExhausted | ErrorKind::TooManyWaiters
         )
     }
 
-    /// Returns `true` if the backend cannot serve this client: [`Unavailable`](ErrorKind::Unavailable) or
-    /// [`Misconfigured`](ErrorKind::Misconfigured).
+    /// Returns `true` if the backend did not reply or could not serve the command, so that a retry can succeed:
+    /// [`Unavailable`](ErrorKind::Unavailable), and not [`Refused`](ErrorKind::Refused).
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        matches!(
-            self.kind(),
-            ErrorKind::Unavailable | ErrorKind::Misconfigured
-        )
+        self.kind() == ErrorKind::Unavailable
     }
 
     /// Returns `true` if the lock was held and then lost.
@@ -198,6 +206,7 @@ impl fmt::Debug for Error {
             kind,
             retry_after,
             lease_left: _,
+            is_held_here: _,
             source,
         } = &*self.repr;
         let mut error = f.debug_struct("Error");
@@ -215,16 +224,19 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind() {
+            ErrorKind::Busy if self.repr.is_held_here => {
+                "lock is held by another owner of this process; in a handler use `LockScope::acquire` or `.owner(..)`"
+            }
             ErrorKind::Busy => "lock is held by another owner",
-            ErrorKind::Full => "no permit of the lock is free",
+            ErrorKind::PermitsExhausted => "no permit of the lock is free",
             ErrorKind::TooManyWaiters => "too many waiters for this lock",
             ErrorKind::Overloaded => "too many waiters for locks",
             ErrorKind::Unavailable => "lock backend is unavailable",
-            ErrorKind::Misconfigured => "lock backend or runtime is misconfigured",
+            ErrorKind::Refused => "lock backend refuses this client",
             ErrorKind::Lost => "lock was lost",
             ErrorKind::ShuttingDown => "lock manager is shutting down",
             ErrorKind::InvalidKey => "lock key is invalid",
-            ErrorKind::InvalidSetup => "no request to this route can be locked",
+            ErrorKind::Misconfigured => "program is misconfigured for this lock",
             ErrorKind::NoRoute => "no route matches the request",
             ErrorKind::BodyTooLarge => "request body is too large",
             ErrorKind::BodyTimeout => "request body is late",

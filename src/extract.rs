@@ -191,7 +191,7 @@ where
     // Makes the compiler name a type without keys.
     By: LockBy<T>;
 
-/// A [`Locked`] whose keys are all locked [shared](crate::Acquire::shared), for handlers that only read. The pattern is that
+/// A [`Locked`] whose keys are all locked [shared](crate::manager::Acquire::shared), for handlers that only read. The pattern is that
 /// of `Locked`.
 ///
 /// ```

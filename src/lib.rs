@@ -18,7 +18,7 @@
 //!
 //! fn app(locks: LockManager) -> Router {
 //!     // A layer: writes to the same path, one at a time. Reads pass.
-//!     let by_path = LockLayer::by_path(locks.clone()).writes_only().wait(Duration::from_secs(2));
+//!     let by_path = LockLayer::by_path(locks.clone()).wait(Duration::from_secs(2));
 //!     // A scope: locks of `Locked` are held until the response is complete.
 //!     let scope = LockScopeLayer::new().wait(Duration::from_secs(2));
 //!     Router::new()
@@ -163,7 +163,7 @@
 //! - [`RedisBackend`]: one Redis server, Sentinel or a Cluster, for any number of processes. It is wire-compatible
 //!   with Redisson's `getLock`, so services in Java and in Rust exclude and notify each other.
 //! - [`Quorum`]: several independent stores, of which any minority may be lost, at the cost of a command to each.
-//! - A [`Backend`] of your own: [`guide::backend`]. The feature `conformance` has its contract as test functions.
+//! - A [`Backend`](backend::Backend) of your own: [`guide::backend`]. The feature `conformance` has its contract as test functions.
 //!
 //! The [`guide`] states for each place what it guarantees, what a failover can do to it, and what to set.
 //!
@@ -210,37 +210,68 @@ mod task;
 #[doc(hidden)]
 pub mod test_util;
 
+use error::ConfigError;
+use lock::{Acquire, AcquireFuture, Lost};
+use observe::LostReason;
+
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::RedisBackend;
-pub use backend::{Backend, Memory, Mode, Quorum};
-pub use error::{ConfigError, ConnectError, Error, ErrorKind};
+pub use backend::{Memory, Quorum};
+pub use error::{ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use extract::{
-    HeldRejection, LockScopeRejection, Locked, LockedRejection, LockedShared, OwnerRejection,
-};
+pub use extract::{Locked, LockedShared};
 pub use key::{InvalidKey, LockKey, LockKeys};
-pub use layer::{
-    BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys,
-    KeyExtractor, LockBody, LockLayer, LockRejection, LockScope, LockScopeLayer, LockScopeService,
-    LockService, LockTarget, LockTiming, OnLost, OnUnavailable, ReadBody, ResponseFuture, Unlocked,
-};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};
-#[cfg(feature = "tracing")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
-pub use lock::TraceKeys;
-pub use lock::{
-    Acquire, AcquireFuture, Held, LockGuard, LockInfo, LockManager, LockManagerBuilder, Lost,
-    MAX_HOLD_COUNT, Snapshot,
+pub use layer::LockBy;
+pub use layer::{
+    LockLayer, LockRejection, LockScope, LockScopeLayer, LockTarget, OnLost, OnUnavailable,
 };
+pub use lock::{Held, LockGuard, LockManager, LockManagerBuilder};
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use observe::metrics;
-pub use observe::{LostReason, Via};
 pub use owner::{FencingToken, Owner};
+
+/// What [`LockManager`] and its guards return, and the futures of acquires.
+pub mod manager {
+    pub use crate::error::ConfigError;
+    pub use crate::layer::{ScopeAcquire, ScopeAcquireFuture};
+    #[cfg(feature = "tracing")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+    pub use crate::lock::TraceKeys;
+    pub use crate::lock::{Acquire, AcquireFuture, LockInfo, Lost, MAX_HOLD_COUNT, Snapshot};
+    pub use crate::observe::{LostReason, Via};
+}
+
+/// The sources of keys, which the constructors of [`LockLayer`] create, and the traits for sources of a program.
+pub mod keys {
+    pub use crate::key::{KeyPart, KeyParts};
+    pub use crate::layer::{
+        BodyFirst, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor,
+        WithKind,
+    };
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    pub use crate::layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, Shared};
+}
+
+/// The services, futures and bodies that the layers create, and the mark of a request without its lock.
+pub mod service {
+    pub use crate::layer::{
+        BodyFirstFuture, LockBody, LockScopeService, LockService, ReadBody, ResponseFuture,
+        Unlocked,
+    };
+}
+
+/// The rejections of the extractors.
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub mod rejection {
+    pub use crate::extract::{HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection};
+}
 
 /// The examples of the README are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

@@ -9,7 +9,7 @@ pub enum Mode {
     Exclusive,
     /// Other shared leases may hold the key as well, but no exclusive one.
     Shared,
-    /// Other permits may hold the key as well, as many as the [limit](crate::Acquire::permits) of the acquire allows,
+    /// Other permits may hold the key as well, as many as the [limit](crate::manager::Acquire::permits) of the acquire allows,
     /// but no lease of another mode.
     Permit,
 }

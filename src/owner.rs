@@ -12,7 +12,7 @@ use uuid::Uuid;
 ///
 /// An owner is the UUID v4 of its manager and a number that is unique per request. It is not a thread or a
 /// task id, because a Tokio task migrates between threads and one thread runs many requests. It travels
-/// explicitly: in the extensions of the request, or through [`Acquire::owner`](crate::Acquire::owner). Two
+/// explicitly: in the extensions of the request, or through [`Acquire::owner`](crate::manager::Acquire::owner). Two
 /// requests on one thread are two owners.
 ///
 /// ```

@@ -68,7 +68,11 @@ fn extractors_without_layer_log_remedy_once() {
         assert!(line.contains(remedy), "{of_route}: {log}");
         assert_eq!(lines.next(), None, "{of_route}: {log}");
     }
-    assert_eq!(log.matches("misconfigured").count(), paths.len(), "{log}");
+    assert_eq!(
+        log.matches("lock layer misconfigured").count(),
+        paths.len(),
+        "{log}"
+    );
 }
 
 #[test]

@@ -64,9 +64,7 @@ const WORK: Duration = Duration::from_millis(20);
 
 fn app(orders: Orders, locks: LockManager) -> Router {
     // The key is ["order", <value of the parameter>]: whatever else changes an order locks the same.
-    let one_at_a_time = LockLayer::by_path_param(locks, "order")
-        .writes_only()
-        .wait(Duration::from_secs(2));
+    let one_at_a_time = LockLayer::by_path_param(locks, "order").wait(Duration::from_secs(2));
     Router::new()
         .route(
             "/orders/{order}",

@@ -30,9 +30,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
-use tower_lock::{
-    ErrorKind, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
-};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::{ErrorKind, LockKey, LockKeys, LockLayer, LockManager, LockRejection};
 
 use shared::{stop_requested, with_causes};
 
@@ -98,7 +97,7 @@ impl Bank {
 fn status(error: tower_lock::Error) -> Status {
     let code = match error.kind() {
         ErrorKind::Busy => Code::Aborted,
-        ErrorKind::Full | ErrorKind::TooManyWaiters | ErrorKind::Overloaded => {
+        ErrorKind::PermitsExhausted | ErrorKind::TooManyWaiters | ErrorKind::Overloaded => {
             Code::ResourceExhausted
         }
         ErrorKind::Unavailable | ErrorKind::ShuttingDown => Code::Unavailable,

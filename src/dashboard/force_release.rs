@@ -11,7 +11,7 @@ pub struct ForceRelease {
     pub operator: Option<Operator>,
     /// The key to release.
     pub key: LockKey,
-    /// The owner that the operator has seen, as [`LockInfo::owner`](crate::LockInfo::owner).
+    /// The owner that the operator has seen, as [`LockInfo::owner`](crate::manager::LockInfo::owner).
     pub owner: String,
     /// The operator's reason, of 8 to 500 characters.
     pub reason: String,

@@ -35,6 +35,8 @@ impl Locking {
         let owner = RequestLocks::owner(extensions, &locks);
         let owner = owner.unwrap_or_else(|| locks.new_owner());
         RequestLocks::set_owner(extensions, owner);
+        // A `LockScope` before it in the arguments acquires with it as well.
+        scope.add_owner(owner);
         Ok(Self {
             locks,
             owner,
@@ -59,10 +61,8 @@ impl Locking {
             Poll::Ready(acquire.fail(ready!(unread.poll_ahead(room, cx))))
         })
         .await;
-        let mut guard = acquired.map_err(|error| {
-            LockRejection::new(error, self.request_info, Some(since.elapsed()))
-                .with_queue_position(acquire.queue_position())
-        })?;
+        let mut guard = acquired
+            .map_err(|error| LockRejection::new(error, self.request_info, Some(since.elapsed())))?;
         // Until here, a guard that is dropped is released.
         self.scope.lend(&mut guard);
         Ok(guard)

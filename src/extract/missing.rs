@@ -24,7 +24,7 @@ pub struct LockScopeRejection(Option<MatchedPath>);
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "no lock is held for this request: put a `LockLayer` around the handler that locks this method \
-     (not `.writes_only()` for a GET), or take `Option<Held>`, or lock in the handler with `Locked`"
+     (with `.all_methods()` for a GET), or take `Option<Held>`, or lock in the handler with `Locked`"
 )]
 pub struct HeldRejection(Option<MatchedPath>);
 
@@ -33,9 +33,9 @@ pub struct HeldRejection(Option<MatchedPath>);
 /// The request is rejected with 500 `lock-misconfigured`; the log has this text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
-    "this request has no lock owner: put a `LockLayer` around the handler that locks this method, \
-     or a `Locked` before `Owner` in its arguments, or take `Option<Owner>`, or make one with \
-     `LockManager::new_owner`"
+    "this request has no lock owner: put a `LockLayer` around the handler that locks this method \
+     (with `.all_methods()` for a GET), or a `Locked` before `Owner` in its arguments, or take `Option<Owner>`, \
+     or make one with `LockManager::new_owner`"
 )]
 pub struct OwnerRejection(Option<MatchedPath>);
 
@@ -94,7 +94,7 @@ fn misconfigured(
     request_info: RequestInfo,
 ) -> LockRejection {
     mistake.report(route.as_ref().map(MatchedPath::as_str), &remedy);
-    let error = Error::new(ErrorKind::InvalidSetup);
+    let error = Error::new(ErrorKind::Misconfigured);
     observe::not_provided(&error);
     // The remedy is logged once, so it is no part of the event of each request.
     LockRejection::new(error.with_source(remedy), request_info, None)

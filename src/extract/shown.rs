@@ -28,7 +28,7 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Held {
     }
 }
 
-/// The owner of this request. With [`Acquire::owner`](crate::Acquire::owner), an acquire in the handler
+/// The owner of this request. With [`Acquire::owner`](crate::manager::Acquire::owner), an acquire in the handler
 /// re-enters what the request already holds.
 ///
 /// A request has one owner per manager. This is the owner of the innermost layer, or of the `Locked` before it

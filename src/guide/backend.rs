@@ -1,6 +1,6 @@
 //! A backend: for authors of backends, which keep locks in another store, such as a database or a file.
 //!
-//! A store implements [`Backend`](crate::Backend), whose documentation is the contract. The engine does the rest:
+//! A store implements [`Backend`](crate::backend::Backend), whose documentation is the contract. The engine does the rest:
 //! reentrancy, the queue in the process, renewals, retries and hand-offs.
 //!
 //! 1. Implement the seven methods of the first table.
@@ -13,27 +13,27 @@
 //!
 //! | method | must | default |
 //! |---|---|---|
-//! | [`try_acquire`](crate::Backend::try_acquire) | grant a key that is free, whose lease has expired, or that the same lease holds; return the holder's remaining TTL otherwise | none |
-//! | [`renew`](crate::Backend::renew) | extend each lease that holds its key to the TTL from now on; never shorten or create one | none |
-//! | [`release`](crate::Backend::release) | free each key that its lease holds, and hint to its subscribers | none |
-//! | [`watch`](crate::Backend::watch) | [subscribe](#hints) a manager to the hints of a key, at once | none |
-//! | [`inspect`](crate::Backend::inspect) | return the lease that holds the key, its remaining TTL, and a hold count of 1 | none |
-//! | [`force_release`](crate::Backend::force_release) | free the key from any lease, and hint to its subscribers | none |
-//! | [`force_release_held_by`](crate::Backend::force_release_held_by) | the same, if [`Holder::id`](crate::backend::Holder::id) is still that of the holder | an error: the store cannot compare |
+//! | [`try_acquire`](crate::backend::Backend::try_acquire) | grant a key that is free, whose lease has expired, or that the same lease holds; return the holder's remaining TTL otherwise | none |
+//! | [`renew`](crate::backend::Backend::renew) | extend each lease that holds its key to the TTL from now on; never shorten or create one | none |
+//! | [`release`](crate::backend::Backend::release) | free each key that its lease holds, and hint to its subscribers | none |
+//! | [`watch`](crate::backend::Backend::watch) | [subscribe](#hints) a manager to the hints of a key, at once | none |
+//! | [`inspect`](crate::backend::Backend::inspect) | return the lease that holds the key, its remaining TTL, and a hold count of 1 | none |
+//! | [`force_release`](crate::backend::Backend::force_release) | free the key from any lease, and hint to its subscribers | none |
+//! | [`force_release_held_by`](crate::backend::Backend::force_release_held_by) | the same, if [`Holder::id`](crate::backend::Holder::id) is still that of the holder | an error: the store cannot compare |
 //!
 //! The defaults of these methods fit a store without a queue of its own. Leave them out to begin with:
 //!
 //! | method | default | implement it if the store |
 //! |---|---|---|
-//! | [`contend`](crate::Backend::contend), [`leave`](crate::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
-//! | [`release_or_keep`](crate::Backend::release_or_keep) | `release` | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands. It takes as many counters as the request asks for |
-//! | [`modes`](crate::Backend::modes) | exclusive leases only | has shared leases or permits. It then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest) and a [`ContendRequest`](crate::backend::ContendRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal) |
-//! | [`downgrade`](crate::Backend::downgrade) | an error: the store has no shared leases | has `modes` with shared leases |
-//! | [`recoveries`](crate::Backend::recoveries) | no hints | detects that it is available again after an outage |
-//! | [`group`](crate::Backend::group) | one group | has parts that can hang separately |
-//! | [`response_timeout`](crate::Backend::response_timeout) | 500 ms | has another bound for one command: `no_wait` ends within it |
-//! | [`tokens_per_counter`](crate::Backend::tokens_per_counter) | 256 | has counters that other clients also use: return 1 |
-//! | [`immediate`](crate::Backend::immediate) | none | is in this process and never waits |
+//! | [`contend`](crate::backend::Backend::contend), [`leave`](crate::backend::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
+//! | [`release_or_keep`](crate::backend::Backend::release_or_keep) | `release` | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands. It takes as many counters as the request asks for |
+//! | [`modes`](crate::backend::Backend::modes) | exclusive leases only | has shared leases or permits. It then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest) and a [`ContendRequest`](crate::backend::ContendRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal) |
+//! | [`downgrade`](crate::backend::Backend::downgrade) | an error: the store has no shared leases | has `modes` with shared leases |
+//! | [`recoveries`](crate::backend::Backend::recoveries) | no hints | detects that it is available again after an outage |
+//! | [`group`](crate::backend::Backend::group) | one group | has parts that can hang separately |
+//! | [`response_timeout`](crate::backend::Backend::response_timeout) | 500 ms | has another bound for one command: `no_wait` ends within it |
+//! | [`tokens_per_counter`](crate::backend::Backend::tokens_per_counter) | 256 | has counters that other clients also use: return 1 |
+//! | [`immediate`](crate::backend::Backend::immediate) | none | is in this process and never waits |
 //!
 //! # Rules
 //!
@@ -58,7 +58,7 @@
 //!
 //! # Hints
 //!
-//! [`watch`](crate::Backend::watch) returns [`Hints`](crate::backend::Hints) at once: it does not block, and has no
+//! [`watch`](crate::backend::Backend::watch) returns [`Hints`](crate::backend::Hints) at once: it does not block, and has no
 //! error. The store keeps the [`HintSender`](crate::backend::HintSender) of
 //! [`Hints::channel`](crate::backend::Hints::channel) until
 //! [`is_closed`](crate::backend::HintSender::is_closed), and calls [`hint`](crate::backend::HintSender::hint)
@@ -70,7 +70,7 @@
 //! Register the subscriber before the first hint: an attempt that follows a hint then misses no release. A hint without
 //! a reason costs one attempt. A lost hint costs the waiter about a second. The suite waits up to 3 s for a hint.
 //!
-//! A [`release_or_keep`](crate::Backend::release_or_keep) can enter the next lease of a process in the queue. If that
+//! A [`release_or_keep`](crate::backend::Backend::release_or_keep) can enter the next lease of a process in the queue. If that
 //! lease listens there, the store also sends its transfer to a subscription that begins later.
 //!
 //! The engine calls `watch` in the runtime of its background work, so the method may spawn a task. A store without
@@ -173,7 +173,8 @@
 //!     AcquireRequest, Acquired, BackendError, ForceReleased, HintSender, Hints, Holder, LeaseId,
 //!     Release, Released, Renewal, Renewed, conformance,
 //! };
-//! use tower_lock::{Backend, LockKey};
+//! use tower_lock::LockKey;
+//! use tower_lock::backend::Backend;
 //! use uuid::Uuid;
 //!
 //! /// Clones share one store.
@@ -305,7 +306,7 @@
 //!
 //! The feature `conformance` has the contract as test functions. The test of a store with another clock uses real time,
 //! and takes some seconds. This is the manifest of a store in files. It needs `uuid` because
-//! [`watch`](crate::Backend::watch) receives a `Uuid`:
+//! [`watch`](crate::backend::Backend::watch) receives a `Uuid`:
 //!
 //! ```toml
 //! [dependencies]

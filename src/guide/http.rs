@@ -65,16 +65,14 @@
 //! | to | set | default |
 //! |---|---|---|
 //! | limit the wait | [`wait`](crate::LockLayer::wait), [`no_wait`](crate::LockLayer::no_wait) | 5 s, or the manager's |
-//! | let clients shorten the wait by `Prefer: wait=N` | [`honor_prefer_wait`](crate::LockLayer::honor_prefer_wait) | off |
 //! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
 //! | read the body before the lock | [`read_body_first`](crate::LockLayer::read_body_first) | the lock is acquired at the head |
 //! | let requests read bodies of any type while they wait | [`read_body_ahead`](crate::LockLayer::read_body_ahead) | bodies of axum |
-//! | lock only POST, PUT, PATCH, DELETE and other writes | [`writes_only`](crate::LockLayer::writes_only) | every request with a key |
-//! | let GET and HEAD share their locks | [`shared_reads`](crate::LockLayer::shared_reads) | all methods lock exclusively |
+//! | lock GET, HEAD, OPTIONS and TRACE as well | [`all_methods`](crate::LockLayer::all_methods) | they pass without a lock |
+//! | let GET and HEAD share their locks | [`shared_reads`](crate::LockLayer::shared_reads) | they pass without a lock |
 //! | let several requests of one key run at a time | [`permits`](crate::LockLayer::permits), [`permits_with`](crate::LockLayer::permits_with) | one |
 //! | respond with 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
 //! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
-//! | show the wait in `Server-Timing` | [`server_timing`](crate::LockLayer::server_timing) | off |
 //! | name the layer in metrics and events | [`name`](crate::LockLayer::name) | none |
 //! | release before the body is complete | [`release_at_head`](crate::LockLayer::release_at_head) | when the response is complete |
 //! | let the handler finish under a lost lock | [`on_lost`](crate::LockLayer::on_lost) | drop the handler |
@@ -341,9 +339,7 @@
 //! }
 //!
 //! let locks = LockManager::in_memory();
-//! let one_at_a_time = LockLayer::by_path_param(locks, "order")
-//!     .writes_only()
-//!     .wait(Duration::from_secs(2));
+//! let one_at_a_time = LockLayer::by_path_param(locks, "order").wait(Duration::from_secs(2));
 //! let app: Router = Router::new()
 //!     .route("/orders/{order}", get(show).put(update).route_layer(one_at_a_time));
 //! # use axum::{body::Body, http::{Request, StatusCode}};

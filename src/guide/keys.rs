@@ -18,8 +18,12 @@
 //! | a job without a request | [`acquire`](crate::LockManager::acquire)`(key)` | a [`LockKey`](crate::LockKey) |
 //!
 //! The name of a parameter is a part of the key. An order and a customer share locks if both routes have the parameter
-//! `{id}`, so rename it: `/orders/{order}`, `/customers/{customer}`. A handler with `Path<u64>` needs no change. A struct
-//! in `Path` needs a field of the new name.
+//! `{id}`. Set [`kind`](crate::LockLayer::kind) on one of the layers, or rename the parameter: `/orders/{order}`. A handler
+//! with `Path<u64>` needs no change. A struct in `Path` needs a field of the new name. With the feature `tracing`, a layer
+//! warns about such routes.
+//!
+//! The path and its parameter are two keys: a layer `by_path` and a layer `by_path_param` on `/orders/{order}` do not
+//! exclude each other.
 //!
 //! A route, an extractor and a job with the same parts share a lock:
 //!

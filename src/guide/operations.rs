@@ -8,11 +8,11 @@
 //!
 //! | name | kind | alert when |
 //! |---|---|---|
-//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `full` and `cancelled` is above 0 for some minutes |
+//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `permits_exhausted` and `cancelled` is above 0 for some minutes |
 //! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `reclaimed`, `reentrant` | – |
 //! | `tower_lock_wait_seconds{outcome, layer}` | histogram, by `granted`, `rejected`, `cancelled` | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
-//! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
+//! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::manager::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
 //! | `tower_lock_held{mode, layer}` | gauge of owners that hold a key, by `exclusive`, `shared`, `permit`. Several can hold the same key in the last two modes | – |
 //! | `tower_lock_waiting{layer}` | gauge of acquires | – |
 //! | `tower_lock_waiting_limit` | gauge, the sum over all managers of the process | – |
@@ -38,8 +38,8 @@
 //! The repository has a dashboard for Grafana and alerts for Prometheus with their tests, in `ops/`: import
 //! `grafana.json`, and add `alerts.yml` to the rule files.
 //!
-//! The label `outcome` of acquires is `granted`, `busy`, `full`, `too_many_waiters`, `overloaded`, `unavailable`,
-//! `misconfigured`, `lost`, `shutting_down`, `invalid_key`, `invalid_setup`, `no_route`, `body_too_large`,
+//! The label `outcome` of acquires is `granted`, `busy`, `permits_exhausted`, `too_many_waiters`, `overloaded`, `unavailable`,
+//! `refused`, `lost`, `shutting_down`, `invalid_key`, `misconfigured`, `no_route`, `body_too_large`,
 //! `body_timeout`, `body_failed`, `invalid_option`, `key_conflict`, `reentrancy_limit`, `upgrade`, `unsupported` or
 //! `cancelled`. The label `layer` is the [name of the layer](crate::LockLayer::name), and is absent without a name. No
 //! label contains a key.
@@ -61,12 +61,13 @@
 //! |---|---|---|
 //! | `error` | `lock layer misconfigured`, with the fields `extractor`, `route` and `problem` | no request to a route has a key, or a handler extracts what no layer provides. Once per route of a layer or extractor, on at most 100 routes; once if the requests have no route of axum |
 //! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.mode`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
+//! | `warn` | `one kind of lock key on two routes`, with the fields `kind`, `route` and `other_route`, once per kind | `/orders/{id}` and `/customers/{id}` under `by_path_param(locks, "id")` exclude each other: rename a parameter, or set [`kind`](crate::LockLayer::kind), also where it is intended |
 //! | `warn` | `lock request dropped without an await`, once per process | `let _guard = locks.acquire(key);` acquires nothing: see [lints](super::testing#lints) |
-//! | `warn` | `lock server self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
-//! | `warn` | `lock store unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock store rejects this client`; once per outage, and again when the cause has changed, at most every 10 s |
+//! | `warn` | `lock backend self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
+//! | `warn` | `lock backend unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock backend refuses this client`; once per outage, and again when the cause has changed, at most every 10 s |
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
 //! | `warn` | `locks cannot be released` | a server rejects releases. They are retried until the leases expire, and until then the keys stay held |
-//! | `warn` | `lock server denies the queue of a permitted lock`, once per process | the user may use the key of a lock and not the keys of its queue, so its waiters compete with other processes. Add the key patterns of the [permissions](super::redis#permissions) |
+//! | `warn` | `lock backend denies the queue of a permitted lock`, once per process | the user may use the key of a lock and not the keys of its queue, so its waiters compete with other processes. Add the key patterns of the [permissions](super::redis#permissions) |
 //! | `warn` | `release notifications unavailable` | waiters poll until the subscription is restored |
 //! | `warn` | `sentinels unavailable` | no sentinel of the URL replies |
 //! | `info` | `… again`, or `server removed` | the end of an outage |
@@ -76,6 +77,7 @@
 //! | `warn`, then `debug` | `renewal failed`, with the fields `count`, `left_ms` and `cause` | leases were not renewed. A warning when an outage begins and every 10 s while it lasts |
 //! | `info` | `renewals succeed again` | the end of such an outage |
 //! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms`, `lock.queue_position` and `cause` | one acquire failed |
+//! | `debug` | `lock wait dropped`, with the fields `lock.layer` and `lock.wait_ms` | the caller dropped an acquire that waited: its client disconnected, or a timeout outside was shorter than the wait. The outcome `cancelled` counts them |
 //! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.mode`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
 //! | `debug` | `lock released`, with the fields `lock.layer` and `lock.hold_ms` | the last hold of a key was released |
 //! | `warn` | `force release`, of the target `tower_lock::audit`, with the fields `operator`, `reason` and `outcome` | an operator forced a release on the [dashboard](super::dashboard#release-a-key-from-the-page): `released`, `not_held`, `vetoed` or `failed` |
@@ -107,9 +109,9 @@
 //! | 409 `resource-busy` | another owner held the lock for the whole wait | measure how long handlers hold it; shorten them or raise the wait; use finer [keys](super::keys) |
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
-//! | 503 `lock-unavailable` with `Retry-After`, and the event `lock store unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
+//! | 503 `lock-unavailable` with `Retry-After`, and the event `lock backend unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
 //! | 503 `lock-unavailable` with `Retry-After`, and the event `locks cannot be acquired` | the server replies but cannot grant | read the `cause` of the event in the log: full memory, a replica, or too few replicas |
-//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the last event `locks cannot be acquired` or `lock store unreachable` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object`. Redis checks a password only when a connection opens, so one that was changed can be rejected much later |
+//! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the last event `locks cannot be acquired` or `lock backend unreachable` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object`. Redis checks a password only when a connection opens, so one that was changed can be rejected much later |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
 //! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |
@@ -122,7 +124,7 @@
 //! # Why a lock was lost
 //!
 //! [`Held::lost_reason`](crate::Held::lost_reason), [`LockRejection::lost_reason`](crate::LockRejection::lost_reason), the
-//! field `lock.lost_reason` and the label `reason` have the [reason](crate::LostReason): `expired`, `not_held`, `max_hold`,
+//! field `lock.lost_reason` and the label `reason` have the [reason](crate::manager::LostReason): `expired`, `not_held`, `max_hold`,
 //! `lease_ended`, `forced` or `downgrade`. The first two rows are `expired` and `not_held`. A paused process is also
 //! `expired`, with a large `lock.overdue_ms`.
 //!
@@ -154,7 +156,7 @@
 //!   `terminationGracePeriodSeconds` of Kubernetes.
 //! - `grace` bounds `shutdown` only. A graceful shutdown of the server has no bound, so put a `timeout` around it.
 //! - A lock whose holder does not end by then remains until its lease expires. The returned
-//!   [`Snapshot`](crate::Snapshot) counts these locks.
+//!   [`Snapshot`](crate::manager::Snapshot) counts these locks.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -180,8 +182,34 @@
 //!
 //! # Background jobs
 //!
-//! A job acquires its lock from the same manager. [`run`](crate::Acquire::run) drops the work if the lock is lost.
-//! `examples/jobs.rs` runs a job at intervals, and another process continues if its process ends:
+//! A job acquires its lock from the same manager. [`run_every`](crate::manager::Acquire::run_every) runs it once per interval over
+//! all processes. One of them holds the lock also between the runs. If that process ends, another one continues, one
+//! interval later. `examples/jobs.rs` is a whole program:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), tower_lock::Error> {
+//! use std::time::Duration;
+//! use tower_lock::LockManager;
+//!
+//! let locks = LockManager::in_memory();
+//! let job = locks.acquire("clean-up").run_every(Duration::from_secs(600), |_held| async {
+//!     println!("cleaned up");
+//! });
+//! # let shutdown = async {
+//! #     tokio::time::sleep(Duration::from_secs(601)).await;
+//! #     locks.shutdown(Duration::from_secs(1)).await
+//! # };
+//! # let (job, _) = tokio::join!(job, shutdown);
+//! # let job = std::future::ready(job);
+//! job.await?; // Ends when the manager shuts down.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A job that another program starts, such as cron, acquires with one attempt. It skips **only runs that overlap**: two
+//! instances whose clocks differ by more than the length of a run both run. [`run`](crate::manager::Acquire::run) drops the work
+//! if the lock is lost:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -193,7 +221,7 @@
 //! }
 //!
 //! let locks = LockManager::in_memory();
-//! // One attempt: if another instance runs the job, this one skips it.
+//! // One attempt: while another instance runs the job, this one skips it.
 //! match locks.acquire("nightly").no_wait().run(|_held| clean_up()).await {
 //!     Ok(removed) => assert_eq!(removed, 3),
 //!     Err(error) if error.kind() == ErrorKind::Busy => {}

@@ -24,9 +24,9 @@
 //!   a place each. While other processes wait, its turn serves
 //!   the waiters that wait when the turn begins. After 50 ms, the turn ends with the present hold. If it has
 //!   lasted less than 2 ms, it also serves later waiters. A waiter with a fixed
-//!   [`lease`](crate::Acquire::lease) has a turn of its own, since a fixed lease is not handed off.
+//!   [`lease`](crate::manager::Acquire::lease) has a turn of its own, since a fixed lease is not handed off.
 //! - A process whose first attempt finds the key held enters the queue at its next attempt. A single attempt,
-//!   [`no_wait`](crate::Acquire::no_wait), does not enter the queue, unless it waits for a release of its own process
+//!   [`no_wait`](crate::manager::Acquire::no_wait), does not enter the queue, unless it waits for a release of its own process
 //!   that is in flight.
 //! - If every notification is lost, each waiting process attempts at intervals. The attempt of any of them at a free
 //!   key is the turn of the first live process of the queue. It attempts itself within the bound below.
@@ -84,7 +84,7 @@
 //! A turn then takes two commands: this release, and the confirmation. An acquire that comes after the release, and each
 //! permit, enters the queue by a command of its own.
 //!
-//! [`LockInfo::queued`](crate::LockInfo::queued) is the number of places in the queue.
+//! [`LockInfo::queued`](crate::manager::LockInfo::queued) is the number of places in the queue.
 //!
 //! # Processes without a subscription
 //!

@@ -8,11 +8,11 @@
 //! | `Mutex<HashMap<Id, Arc<Mutex<()>>>>` | here |
 //! |---|---|
 //! | look up or insert, then `lock().await` | [`acquire(key)`](crate::LockManager::acquire)`.await?` |
-//! | `try_lock()` | [`no_wait()`](crate::Acquire::no_wait) |
-//! | `timeout(d, lock())` | [`wait(d)`](crate::Acquire::wait); the default is 5 s |
-//! | waits without a limit | [`wait_forever()`](crate::Acquire::wait_forever) |
+//! | `try_lock()` | [`no_wait()`](crate::manager::Acquire::no_wait) |
+//! | `timeout(d, lock())` | [`wait(d)`](crate::manager::Acquire::wait); the default is 5 s |
+//! | waits without a limit | [`wait_forever()`](crate::manager::Acquire::wait_forever) |
 //! | the guard protects the data | the data is elsewhere; the guard has a [fencing token](super::fencing) for its storage |
-//! | a second `lock()` in the same task deadlocks | [`owner(guard.owner())`](crate::Acquire::owner) enters again |
+//! | a second `lock()` in the same task deadlocks | [`owner(guard.owner())`](crate::manager::Acquire::owner) enters again |
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -60,9 +60,9 @@
 //! | Redisson | here |
 //! |---|---|
 //! | `getLock("order:42")` | `LockKey::new("order:42")`, with the prefix `""` |
-//! | `lock()` | [`acquire(key)`](crate::LockManager::acquire)`.`[`wait_forever()`](crate::Acquire::wait_forever) |
-//! | `tryLock()` | [`no_wait()`](crate::Acquire::no_wait) |
-//! | `tryLock(wait, lease, unit)` | [`wait(wait)`](crate::Acquire::wait)`.`[`lease(lease)`](crate::Acquire::lease) |
+//! | `lock()` | [`acquire(key)`](crate::LockManager::acquire)`.`[`wait_forever()`](crate::manager::Acquire::wait_forever) |
+//! | `tryLock()` | [`no_wait()`](crate::manager::Acquire::no_wait) |
+//! | `tryLock(wait, lease, unit)` | [`wait(wait)`](crate::manager::Acquire::wait)`.`[`lease(lease)`](crate::manager::Acquire::lease) |
 //! | `unlock()` | drop the guard, or [`release().await`](crate::LockGuard::release) |
 //! | `forceUnlock()` | [`force_release`](crate::LockManager::force_release) |
 //! | `lockWatchdogTimeout` | [`watchdog_timeout`](crate::LockManagerBuilder::watchdog_timeout); 30 s in both |
@@ -71,5 +71,5 @@
 //! | `getFencedLock(name)` | the default; shared tokens need `redisson_fencing_tokens` |
 //! | `getFairLock(name)` | the default [order](super::order) |
 //! | no signal of a loss | [`Held::lost`](crate::Held::lost), and 500 `lock-lost` |
-//! | `getReadWriteLock(name)` | [`shared`](crate::Acquire::shared), in another format |
-//! | `getSemaphore`, `getPermitExpirableSemaphore` | [`permits`](crate::Acquire::permits), in another format |
+//! | `getReadWriteLock(name)` | [`shared`](crate::manager::Acquire::shared), in another format |
+//! | `getSemaphore`, `getPermitExpirableSemaphore` | [`permits`](crate::manager::Acquire::permits), in another format |

@@ -76,7 +76,7 @@
 //!
 //! | to | set | default |
 //! |---|---|---|
-//! | separate services, or share names with Java | [`prefix`] | `lock:` |
+//! | separate services, or share names with Java | [`prefix`], or `?prefix=` in the URL | `lock:` |
 //! | grant a lock only when replicas have it | [`min_replicas`] | off; costs a round trip |
 //! | grant no lock for a while after a restart or a loss of data | [`quarantine`] | off; costs a pause after each restart, and the server about 10 µs per attempt |
 //! | start while Redis is unavailable | [`connect_lazy`] instead of [`connect`] | `connect` fails; of a Cluster, one node must reply in both cases |
@@ -89,7 +89,7 @@
 //! | continue the tokens of Redisson's `getFencedLock` | [`redisson_fencing_tokens`] | off |
 //!
 //! An acquire ends at its own wait even if the timeouts above are longer. A single attempt,
-//! [`no_wait`](crate::Acquire::no_wait), ends within one response timeout. A command outside an acquire, such as
+//! [`no_wait`](crate::manager::Acquire::no_wait), ends within one response timeout. A command outside an acquire, such as
 //! `inspect`, can take twice the response timeout, because it is sent again if its connection ends.
 //!
 //! An acquire is sent again as well, and the network or a proxy may deliver the first copy after the lock was released.

@@ -1,12 +1,13 @@
 //! Shared locks and permits: for services whose reads may overlap each other, and for limits per key.
 //!
 //! A key has one exclusive holder, or many shared ones, or as many as a limit permits. Requests that only read ask
-//! for a shared lock by [`shared`](crate::Acquire::shared), and those that write acquire the same key as usual.
+//! for a shared lock by [`shared`](crate::manager::Acquire::shared), and those that write acquire the same key as usual.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_lock::Error> {
-//! use tower_lock::{ErrorKind, LockManager, Mode};
+//! use tower_lock::{ErrorKind, LockManager};
+//! use tower_lock::backend::Mode;
 //!
 //! let locks = LockManager::in_memory();
 //! let statement = locks.acquire("account:7").shared().await?;
@@ -20,15 +21,15 @@
 //! let first = locks.acquire("tenant:7").permits(2).await?;
 //! let second = locks.acquire("tenant:7").permits(2).await?;
 //! let third = locks.acquire("tenant:7").permits(2).no_wait().await;
-//! assert_eq!(third.unwrap_err().kind(), ErrorKind::Full);
+//! assert_eq!(third.unwrap_err().kind(), ErrorKind::PermitsExhausted);
 //! # drop((first, second));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! For routes, [`LockLayer::shared_reads`](crate::LockLayer::shared_reads) lets GET and HEAD share their locks, and
-//! [`LockLayer::permits`](crate::LockLayer::permits) limits the requests of one key. The examples `bank` (statements
-//! beside transfers) and `limits` (ten requests per tenant) are whole programs.
+//! For routes, [`LockLayer::shared_reads`](crate::LockLayer::shared_reads) lets GET and HEAD share their locks. Without
+//! it, they pass without a lock. [`LockLayer::permits`](crate::LockLayer::permits) limits the requests of one key. The
+//! examples `bank` (statements beside transfers) and `limits` (ten requests per tenant) are whole programs.
 //!
 //! # Which mode to use
 //!
@@ -79,7 +80,7 @@
 //! [`guard.downgrade()`](crate::LockGuard::downgrade) turns an exclusive lock into a shared one in one step. No writer
 //! acquires the key in between, so what the owner has written is what it reads. Waiting readers that are next join it,
 //! and a writer waits for all of them. The guard must be the only hold of its owner. A backend of your own implements
-//! [`Backend::downgrade`](crate::Backend::downgrade).
+//! [`Backend::downgrade`](crate::backend::Backend::downgrade).
 //!
 //! If the backend does not reply, the state of the lock is unknown. Both locks are then released, and the guard is
 //! lost.
@@ -103,7 +104,7 @@
 //!
 //! # Permits
 //!
-//! [`permits(limit)`](crate::Acquire::permits) grants while fewer than `limit` owners hold a permit of the key, over
+//! [`permits(limit)`](crate::manager::Acquire::permits) grants while fewer than `limit` owners hold a permit of the key, over
 //! all processes. Permits are granted in the order of the queue. Of the waiters of a process, four are in it at a time.
 //! The others follow in turn, or enter it after a second. An exclusive acquire waits for all permits,
 //! and later permits wait behind it: this stops the work on a key for maintenance. The permit of a process that has
@@ -135,8 +136,8 @@
 //! # Loss and expiry
 //!
 //! All shared holders of a process have one lease in the backend, which is renewed until the last one releases. If it
-//! is lost, all of them are. Each has its own [`max_hold`](crate::Acquire::max_hold) and its own
-//! [`lease`](crate::Acquire::lease): its end affects no other holder. The lease of a process that has ended expires
+//! is lost, all of them are. Each has its own [`max_hold`](crate::manager::Acquire::max_hold) and its own
+//! [`lease`](crate::manager::Acquire::lease): its end affects no other holder. The lease of a process that has ended expires
 //! without a command, and is not renewed by other processes. Each permit has a lease of its own.
 //!
 //! # Where

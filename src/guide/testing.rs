@@ -69,7 +69,7 @@
 //!
 //! # Lints
 //!
-//! [`Acquire`](crate::Acquire) and [`LockGuard`](crate::LockGuard) are `#[must_use]`, and an assignment hides that. Two
+//! [`Acquire`](crate::manager::Acquire) and [`LockGuard`](crate::LockGuard) are `#[must_use]`, and an assignment hides that. Two
 //! lints of clippy find `let _`:
 //!
 //! ```toml
@@ -87,7 +87,7 @@
 //! cargo run --example bank     # transfers with and without locks, over HTTP; then serves
 //! cargo run -p example-orders  # a lock, a database and its fence; the example to copy
 //! cargo run -p example-tonic   # gRPC calls that lock by their metadata or message
-//! cargo run --example jobs     # a job at intervals, in one process at a time
+//! cargo run --example jobs     # a job at intervals, in one process at a time: `run_every`
 //! cargo run --example limits   # at most ten requests of each tenant at a time
 //! ```
 //!

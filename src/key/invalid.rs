@@ -78,7 +78,7 @@ pub enum InvalidKey {
     /// The program is wrong: no request to this route has what the key contains.
     ///
     /// The response is 500 `lock-misconfigured`, with
-    /// [`ErrorKind::InvalidSetup`](crate::ErrorKind::InvalidSetup). The layer logs the problem once.
+    /// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured). The layer logs the problem once.
     #[error("{problem}")]
     Setup {
         /// The mistake and its remedy, for the log. The client does not receive it.

@@ -12,6 +12,7 @@ use smol_str::SmolStr;
 
 use super::encode::{Reserved, are_hash_tags, cut, encode, unchanged};
 use super::invalid::InvalidKey;
+use super::parts::KeyParts;
 use super::path::canonical;
 use super::rare::{Permit, Rare};
 use super::scratch;
@@ -103,23 +104,32 @@ impl LockKey {
     /// Creates the key of several parts, joined by `:` after each was encoded.
     ///
     /// The parts may hold anything, binary included: `["a:b", "c"]` and `["a", "b:c"]` are
-    /// different keys.
+    /// different keys. Parts of one type are an array or a vector, and parts of several types are a tuple:
+    ///
+    /// ```
+    /// use tower_lock::LockKey;
+    ///
+    /// let (shop, order) = ("berlin", 42);
+    /// let key = LockKey::from_parts(("order", shop, order));
+    /// assert_eq!(key, LockKey::from_parts(["order", "berlin", "42"]));
+    /// ```
     #[must_use]
-    pub fn from_parts<I>(parts: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: AsRef<[u8]>,
-    {
+    pub fn from_parts<P: KeyParts>(parts: P) -> Self {
         let mut text = scratch::take();
-        for (index, part) in parts.into_iter().enumerate() {
-            let part = part.as_ref();
+        let mut index = 0;
+        let encoded = parts.each(|part| {
             if part.is_empty() {
-                return Self::invalid(InvalidKey::EmptyPart { index });
+                return Err(InvalidKey::EmptyPart { index });
             }
             if index > 0 {
                 text.push(':');
             }
+            index += 1;
             encode(part, Reserved::Part, &mut text);
+            Ok(())
+        });
+        if let Err(invalid) = encoded {
+            return Self::invalid(invalid);
         }
         if text.is_empty() {
             return Self::invalid(InvalidKey::Empty);
@@ -381,6 +391,10 @@ mod tests {
         assert_eq!(
             LockKey::from_parts::<[&str; 0]>([]).validate(),
             Err(InvalidKey::Empty)
+        );
+        assert_eq!(
+            LockKey::from_parts((7, "")).validate(),
+            Err(InvalidKey::EmptyPart { index: 1 })
         );
     }
 }

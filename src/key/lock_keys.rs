@@ -66,7 +66,7 @@ impl LockKeys {
         Self { keys, shared: 0 }
     }
 
-    /// Adds a key that is locked [shared](crate::Acquire::shared). A key that was added as exclusive stays so.
+    /// Adds a key that is locked [shared](crate::manager::Acquire::shared). A key that was added as exclusive stays so.
     #[must_use]
     pub fn shared(self, key: impl Into<LockKey>) -> Self {
         self.with(key.into(), Mode::Shared)

@@ -13,7 +13,7 @@ use super::hold::{Hold, Locks};
 use super::size_hint;
 use crate::{Error, ErrorKind};
 
-/// The body of a response from [`LockService`](crate::LockService) or [`LockScopeService`](crate::LockScopeService).
+/// The body of a response from [`LockService`](crate::service::LockService) or [`LockScopeService`](crate::service::LockScopeService).
 ///
 /// It holds the lock until it ends, fails or is dropped. Under [`OnLost::Abort`], a body whose lock is lost ends with
 /// an [`Error`] of kind [`Lost`](ErrorKind::Lost).

@@ -17,15 +17,15 @@ use tower::{BoxError, Service};
 
 use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
-use super::config::{Options, Passed, confirm_wait, mark_unlocked};
+use super::config::{Options, Passed, mark_unlocked};
 use super::hold::{Hold, Locks};
-use super::rejection::{LockRejection, RequestInfo, SERVER_TIMING};
+use super::rejection::{LockRejection, RequestInfo};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use crate::AcquireFuture;
 
 pin_project! {
-    /// The response future of [`LockService`](crate::LockService): it waits for the lock, and then for the inner
+    /// The response future of [`LockService`](crate::service::LockService): it waits for the lock, and then for the inner
     /// service.
     ///
     /// # Cancel safety
@@ -165,7 +165,6 @@ where
                             acquire.fail(ready!(read_ahead(request, ahead, cx)))
                         }
                     };
-                    let queue_position = acquire.queue_position();
                     let request_info = *request_info;
                     let call = call.take();
                     let watch = watch.take();
@@ -198,8 +197,7 @@ where
                             let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                             drop(call);
                             this.state.set(RequestState::Done);
-                            let rejection = LockRejection::new(error, request_info, Some(waited))
-                                .with_queue_position(queue_position);
+                            let rejection = LockRejection::new(error, request_info, Some(waited));
                             return Poll::Ready(Ok(this.options.reject(rejection)));
                         }
                     };
@@ -259,7 +257,7 @@ where
 
 /// The response of the handler, with the locks if they are still needed, unless it came too late.
 fn finish<B>(
-    mut response: Response<B>,
+    response: Response<B>,
     mut locks: Locks,
     request_info: RequestInfo,
     options: &Options,
@@ -269,25 +267,16 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    let timing = locks.timing().filter(|_| options.server_timing);
-    if let Some(rejection) = LockRejection::of_handler(&response, request_info) {
+    let rejection = LockRejection::of_handler(&response, request_info);
+    if let Some(rejection) = rejection.filter(|rejection| options.renders(rejection)) {
         let answer = if locks.are_lost(options.on_lost()) {
             options.reject(locks.rejection(request_info))
         } else {
-            let mut answer = with_headers_of(&response, options.reject(rejection));
-            // The handler had the lock of the layer.
-            if let Some(timing) = timing {
-                timing.add_to(&mut answer, request_info);
-            }
-            answer
+            with_headers_of(&response, options.reject(rejection))
         };
         // The body goes before its locks.
         drop(response);
         return answer;
-    }
-    confirm_wait(response.headers_mut(), request_info.applied_wait);
-    if let Some(timing) = timing {
-        timing.add_to(&mut response, request_info);
     }
     if locks.are_unused() {
         return response.map(LockBody::unlocked);
@@ -311,14 +300,12 @@ where
     Response::from_parts(head, body)
 }
 
-/// Adds the headers that the handler or a layer added to its rejection, such as cookies. Each layer adds a value of
-/// its own to `Server-Timing`.
+/// Adds the headers that the handler or a layer added to its rejection, such as cookies.
 fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Response<C> {
     let headers = response.headers_mut();
     let own: Vec<_> = headers.keys().cloned().collect();
     for (name, value) in added.headers() {
-        let is_new = *name == SERVER_TIMING || !own.contains(name);
-        if is_new && *name != RETRY_AFTER && !is_of_body(name) {
+        if !own.contains(name) && *name != RETRY_AFTER && !is_of_body(name) {
             headers.append(name, value.clone());
         }
     }

@@ -7,7 +7,7 @@ use std::task::Context;
 use pin_project_lite::pin_project;
 
 use super::config::{OnLost, Options};
-use super::rejection::{LockRejection, LockTiming, RequestInfo};
+use super::rejection::{LockRejection, RequestInfo};
 use super::scope::Watch;
 use crate::{LockGuard, Lost};
 
@@ -26,17 +26,11 @@ impl Locks {
         self.guard.is_none() && self.watch.is_unused()
     }
 
-    /// Returns how the layer's own lock was granted.
-    pub(super) fn timing(&self) -> Option<LockTiming> {
-        let guard = self.guard.as_ref()?;
-        Some(LockTiming::granted(guard))
-    }
-
     /// Returns the rejection of the request, which has lost a lock.
     pub(super) fn rejection(&self, request_info: RequestInfo) -> LockRejection {
         let own = self.guard.as_ref().and_then(|guard| guard.lost_reason());
         let reason = own.or_else(|| self.watch.lost_reason());
-        LockRejection::lost(reason, self.timing(), request_info)
+        LockRejection::lost(reason, request_info)
     }
 
     /// Returns `true` if a lock is lost by the clock: a poll may take longer than a lease.

@@ -36,15 +36,15 @@ pub use body_first::{BodyFirst, BodyFirstFuture};
 pub use config::{LockLayer, OnLost, OnUnavailable, Unlocked};
 pub use future::ResponseFuture;
 pub use keys::{
-    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockTarget,
+    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockTarget, WithKind,
 };
 #[cfg(feature = "axum")]
 pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};
 pub use read_body::ReadBody;
+pub use rejection::LockRejection;
 #[cfg(feature = "axum")]
 pub(crate) use rejection::RequestInfo;
-pub use rejection::{LockRejection, LockTiming};
 #[cfg(feature = "axum")]
 pub(crate) use request_locks::RequestLocks;
-pub use scope::{LockScope, LockScopeLayer, LockScopeService};
+pub use scope::{LockScope, LockScopeLayer, LockScopeService, ScopeAcquire, ScopeAcquireFuture};
 pub use service::LockService;

@@ -9,8 +9,8 @@ use http_body::Body;
 use tower::BoxError;
 
 use super::body::LockBody;
-use super::config::{BoxedBody, Options, confirm_wait};
-use super::rejection::{LockRejection, LockTiming};
+use super::config::{BoxedBody, Options};
+use super::rejection::LockRejection;
 
 impl Options {
     pub(super) fn set_on_reject<F, B>(&mut self, on_reject: F)
@@ -27,20 +27,19 @@ impl Options {
 
     /// The response in place of the handler's, always with the rejection in its extensions.
     pub(super) fn reject<B>(&self, rejection: LockRejection) -> Response<LockBody<B>> {
-        let rejection = rejection.busy_status(self.busy_status).into_rendered();
-        let mut response = self.render(&rejection);
-        if self.server_timing {
-            LockTiming::add_rejected(&rejection, &mut response);
-        }
-        response
+        let rejection = rejection.busy_status(self.busy_status);
+        self.render(&rejection.into_rendered(self.on_reject.is_some()))
+    }
+
+    /// Returns `true` if this layer or scope renders the rejection of its handler, or of a layer inside, again.
+    pub(super) fn renders(&self, rejection: &LockRejection) -> bool {
+        let has_status = self.busy_status.is_some() && rejection.takes_busy_status();
+        rejection.is_fresh() || self.on_reject.is_some() || has_status
     }
 
     fn render<B>(&self, rejection: &LockRejection) -> Response<LockBody<B>> {
-        let applied_wait = rejection.applied_wait();
         let Some(on_reject) = &self.on_reject else {
-            let mut response = rejection.to_response().map(LockBody::text);
-            confirm_wait(response.headers_mut(), applied_wait);
-            return response;
+            return rejection.to_response().map(LockBody::text);
         };
         let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
         response.extensions_mut().insert(rejection.clone());
@@ -51,7 +50,6 @@ impl Options {
         }
         let headers = response.headers_mut();
         rejection.put_retry_after(headers);
-        confirm_wait(headers, applied_wait);
         let no_store = HeaderValue::from_static("no-store");
         headers.entry(CACHE_CONTROL).or_insert(no_store);
         response

@@ -29,10 +29,18 @@ pub(crate) struct RequestLocks {
 impl RequestLocks {
     /// Returns the owner of this request with `locks`, or `None` if the request has none yet.
     pub(crate) fn owner(extensions: &Extensions, locks: &LockManager) -> Option<Owner> {
+        let mut owners = Self::owners(extensions);
+        let own = owners.find(|owner| locks.has_created(*owner));
+        // A middleware may have acquired with the scope.
+        own.or_else(|| extensions.get::<Self>()?.scope.as_ref()?.known_owner(locks))
+    }
+
+    /// Returns the owner of the program, if there is one, and those of the layers and of `Locked`.
+    pub(super) fn owners(extensions: &Extensions) -> impl Iterator<Item = Owner> {
         let of_program = extensions.get::<Owner>();
         let owners = extensions.get::<Self>().map(|it| &it.owners);
         let owners = of_program.into_iter().chain(owners.into_iter().flatten());
-        owners.copied().find(|owner| locks.has_created(*owner))
+        owners.copied()
     }
 
     /// Returns the owner that was used last.

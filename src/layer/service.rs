@@ -4,7 +4,6 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -118,13 +117,12 @@ pub(super) struct Attempt {
     owner: Owner,
     shared: bool,
     limit: Option<u32>,
-    preferred_wait: Option<Duration>,
     pub(super) request_info: RequestInfo,
 }
 
 impl Attempt {
     pub(super) fn acquire(self, locks: &LockManager, options: &Options) -> AcquireFuture {
-        let acquire = options.acquire(locks, self.keys, self.owner, self.preferred_wait);
+        let acquire = options.acquire(locks, self.keys, self.owner);
         match self.limit {
             Some(limit) => acquire.permits(limit).into_future(),
             None if self.shared => acquire.shared().into_future(),
@@ -141,16 +139,19 @@ impl Options {
         keys: &Keyed<K>,
         request: &mut Parts,
     ) -> Plan {
-        if self.exempts(&request.method) || self.skips(request) {
+        if self.exempts(request) || self.skips(request) {
             return Plan::Run;
         }
-        let mut request_info = RequestInfo::in_parts(request);
+        let request_info = RequestInfo::in_parts(request);
         let extracted = keys.extract(request);
         if let Err(error) = &extracted {
             locks.not_acquired(self.name(), error);
         }
         let keys = match extracted {
-            Ok(Some(keys)) => keys,
+            Ok(Some(locked)) => {
+                keys.check_kind(locks, &request.extensions);
+                locked
+            }
             Ok(None) => return Plan::Run,
             Err(error) if self.passing.pass(&error).is_some() => {
                 RequestLocks::set_unlocked(&mut request.extensions, error);
@@ -159,14 +160,11 @@ impl Options {
             Err(error) => return Plan::Reject(LockRejection::new(error, request_info, None)),
         };
         let owner = RequestLocks::owner(&request.extensions, locks);
-        let preferred = self.preferred_wait(locks, &request.headers);
-        request_info.applied_wait = preferred.and_then(|preferred| preferred.applied);
         Plan::Acquire(Attempt {
             keys,
             owner: owner.unwrap_or_else(|| locks.new_owner()),
-            shared: self.shares(&request.method),
+            shared: self.shares(request),
             limit: self.limit(request),
-            preferred_wait: preferred.map(|preferred| preferred.wait),
             request_info,
         })
     }

@@ -1,6 +1,7 @@
 //! The request for a lock, and its options.
 
 mod awaited;
+mod every;
 mod future;
 
 use std::fmt;
@@ -25,12 +26,12 @@ pub use future::AcquireFuture;
 ///
 /// Returns an [`Error`] of kind [`Busy`](ErrorKind::Busy),
 /// [`TooManyWaiters`](ErrorKind::TooManyWaiters), [`Overloaded`](ErrorKind::Overloaded),
-/// [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured),
+/// [`Unavailable`](ErrorKind::Unavailable), [`Refused`](ErrorKind::Refused),
 /// [`ShuttingDown`](ErrorKind::ShuttingDown), [`InvalidKey`](ErrorKind::InvalidKey),
 /// [`InvalidOption`](ErrorKind::InvalidOption), [`KeyConflict`](ErrorKind::KeyConflict) or
 /// [`ReentrancyLimit`](ErrorKind::ReentrancyLimit). With [`shared`](Self::shared) and [`permits`](Self::permits), also
-/// [`Full`](ErrorKind::Full), [`Upgrade`](ErrorKind::Upgrade) or [`Unsupported`](ErrorKind::Unsupported). With several keys and a fixed
-/// [`lease`](Self::lease), returns [`Lost`](ErrorKind::Lost) if the lease of one key expires during
+/// [`PermitsExhausted`](ErrorKind::PermitsExhausted), [`Upgrade`](ErrorKind::Upgrade) or
+/// [`Unsupported`](ErrorKind::Unsupported). With several keys and a fixed [`lease`](Self::lease), returns [`Lost`](ErrorKind::Lost) if the lease of one key expires during
 /// the wait for another.
 ///
 /// Works outside of a runtime too.
@@ -192,7 +193,7 @@ impl Acquire {
     /// exclusive hold. An owner that has a permit and asks for an exclusive lock is rejected with
     /// [`Upgrade`](ErrorKind::Upgrade). An owner that has a permit and asks for a shared lock, or the reverse, is
     /// rejected with [`KeyConflict`](ErrorKind::KeyConflict). After its wait, the acquire fails with
-    /// [`Full`](ErrorKind::Full). A backend that has no permits rejects it with
+    /// [`PermitsExhausted`](ErrorKind::PermitsExhausted). A backend that has no permits rejects it with
     /// [`Unsupported`](ErrorKind::Unsupported).
     ///
     /// The tokens of permits do not fence their holders from each other.

@@ -41,7 +41,7 @@ impl LockManager {
 impl LockManagerBuilder {
     /// Sets how long an acquire waits by default. Defaults to 5 s.
     ///
-    /// At most 366 days; zero is [`no_wait`](crate::Acquire::no_wait).
+    /// At most 366 days; zero is [`no_wait`](crate::manager::Acquire::no_wait).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = wait;
         self
@@ -105,14 +105,15 @@ impl LockManagerBuilder {
     /// compare with a known key.
     ///
     /// ```
-    /// use tower_lock::{LockManager, Memory, TraceKeys};
+    /// use tower_lock::{LockManager, Memory};
+    /// use tower_lock::manager::TraceKeys;
     ///
     /// let secret = [7; 32]; // From the configuration.
     /// let locks = LockManager::builder(Memory::new())
     ///     .trace_keys(TraceKeys::hashed(secret))
     ///     .build()?;
     /// # drop(locks);
-    /// # Ok::<_, tower_lock::ConfigError>(())
+    /// # Ok::<_, tower_lock::manager::ConfigError>(())
     /// ```
     #[cfg(feature = "tracing")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]

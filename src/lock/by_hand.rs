@@ -50,7 +50,6 @@ impl Held {
         Self {
             grants: Grants::Many(grants.into()),
             waited: Span::new(Duration::ZERO),
-            queue_position: None,
             via: Via::Backend,
         }
     }

@@ -39,7 +39,6 @@ pub(super) struct Engine {
     /// Whether a caller has asked for a permit.
     has_permits: AtomicBool,
     /// Notified when `closing` is set.
-    #[cfg(feature = "dashboard")]
     closed: Arc<tokio::sync::Notify>,
     #[cfg(feature = "dashboard")]
     pub(super) hot: super::hot::HotKeys,
@@ -70,7 +69,6 @@ impl Engine {
             home: Arc::new(Home::new(runtime)),
             closing: AtomicBool::new(false),
             has_permits: AtomicBool::new(false),
-            #[cfg(feature = "dashboard")]
             closed: Arc::default(),
             #[cfg(feature = "dashboard")]
             hot: super::hot::HotKeys::default(),
@@ -146,12 +144,10 @@ impl Engine {
 
     pub(super) fn set_closing(&self) {
         self.closing.store(true, Ordering::SeqCst);
-        #[cfg(feature = "dashboard")]
         self.closed.notify_waiters();
     }
 
     /// Returns what is notified when the manager begins to shut down.
-    #[cfg(feature = "dashboard")]
     pub(super) fn closed(&self) -> Arc<tokio::sync::Notify> {
         Arc::clone(&self.closed)
     }

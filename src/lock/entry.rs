@@ -80,7 +80,7 @@ pub(super) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Er
         return error;
     };
     let kind = match error.kind() {
-        ErrorKind::Busy => ErrorKind::Full,
+        ErrorKind::Busy => ErrorKind::PermitsExhausted,
         ErrorKind::TooManyWaiters => ErrorKind::TooManyWaiters,
         _ => return error,
     };

@@ -15,7 +15,7 @@ use crate::{Error, ErrorKind, LockKey, Owner};
 impl LockManager {
     /// Releases the lock of this owner, and of no other. Returns `true` if the owner held the key.
     ///
-    /// `owner` is [`LockInfo::owner`](crate::LockInfo::owner), as [`inspect`](Self::inspect) returned it. If another
+    /// `owner` is [`LockInfo::owner`](crate::manager::LockInfo::owner), as [`inspect`](Self::inspect) returned it. If another
     /// owner holds the key by now, nothing changes. An owner of this manager is compared in the same step in which its
     /// guard is lost. For a holder of another process, the backend compares the lease and releases it in one step. That
     /// process can hand its lease off to its next owner, which the backend does not see.
@@ -25,7 +25,7 @@ impl LockManager {
     /// # Errors
     ///
     /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the backend's error. After a backend error, the lock may
-    /// have been released. Returns [`Misconfigured`](ErrorKind::Misconfigured) if the backend cannot compare holders.
+    /// have been released. Returns [`Refused`](ErrorKind::Refused) if the backend cannot compare holders.
     ///
     /// # Cancel safety
     ///

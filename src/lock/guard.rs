@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::claim::{Claim, HoldId, QueuePosition};
+use super::claim::{Claim, HoldId};
 use super::clock::{Moment, Span};
 use super::downgrade::Downgrade;
 use super::effect::Report;
@@ -54,7 +54,6 @@ impl Hold {
             held: Held {
                 grants: Grants::One(grant),
                 waited: Span::new(Duration::ZERO),
-                queue_position: None,
                 via,
             },
             rare: None,
@@ -78,7 +77,6 @@ impl Hold {
             held: Held {
                 grants: Grants::Many(grants.into()),
                 waited: Span::new(Duration::ZERO),
-                queue_position: None,
                 via,
             },
             rare: None,
@@ -252,10 +250,9 @@ impl LockGuard {
         })
     }
 
-    /// Sets how long the acquire waited, and its position in the queue.
-    pub(super) fn set_wait(&mut self, waited: Duration, queue_position: QueuePosition) {
+    /// Sets how long the acquire waited.
+    pub(super) fn set_wait(&mut self, waited: Duration) {
         self.hold.held.waited = Span::new(waited);
-        self.hold.held.queue_position = queue_position;
     }
 
     /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit
@@ -309,7 +306,7 @@ impl LockGuard {
     /// - [`InvalidOption`](ErrorKind::InvalidOption) if the owner has another hold, if the guard has a permit, or while
     ///   the downgrade of another guard of the owner, which was dropped, is in flight. The source states what to do.
     /// - [`Unsupported`](ErrorKind::Unsupported) if the backend has no shared locks.
-    /// - [`Unavailable`](ErrorKind::Unavailable), [`Misconfigured`](ErrorKind::Misconfigured) or
+    /// - [`Unavailable`](ErrorKind::Unavailable), [`Refused`](ErrorKind::Refused) or
     ///   [`KeyConflict`](ErrorKind::KeyConflict) if the backend rejects the command.
     ///
     /// With [`Lost`](ErrorKind::Lost), the lock was lost before, or the result of the command is unknown. The guard is

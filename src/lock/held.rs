@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::claim::QueuePosition;
 use super::clock::Span;
 use super::lost::{Grants, Lost};
 use crate::backend::Mode;
@@ -20,7 +19,6 @@ use crate::{FencingToken, LockKey, Owner};
 pub struct Held {
     pub(super) grants: Grants,
     pub(super) waited: Span,
-    pub(super) queue_position: QueuePosition,
     pub(super) via: Via,
 }
 
@@ -40,7 +38,7 @@ impl Held {
             .map(|grant| grant.key().stored())
     }
 
-    /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::Acquire::owner) to re-enter.
+    /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::manager::Acquire::owner) to re-enter.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.grants.first().owner()
@@ -119,10 +117,6 @@ impl Held {
         self.waited.get()
     }
 
-    pub(crate) fn queue_position(&self) -> QueuePosition {
-        self.queue_position
-    }
-
     /// Returns how the lock was granted. For several keys, returns the slowest way.
     #[must_use]
     pub fn via(&self) -> Via {
@@ -136,7 +130,8 @@ impl Held {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_lock::Error> {
     /// use std::time::Duration;
-    /// use tower_lock::{LockManager, LostReason};
+    /// use tower_lock::LockManager;
+    /// use tower_lock::manager::LostReason;
     ///
     /// let locks = LockManager::in_memory();
     /// let guard = locks.acquire("order:42").max_hold(Duration::from_millis(10)).await?;

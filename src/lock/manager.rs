@@ -4,6 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "axum")]
+use uuid::Uuid;
+
 use super::acquire::Acquire;
 use super::engine::Engine;
 use super::snapshot::{LockInfo, Snapshot};
@@ -17,7 +20,8 @@ use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
 /// Clones share all state. Guards stay valid after the last handle is dropped.
 ///
 /// Use one manager per backend in a process, and clone it. Two managers over one backend contend with each
-/// other like two processes: their waiters share no queue, and an owner counts its holds per manager.
+/// other like two processes: their waiters share no queue, and an owner belongs to one manager. A request that holds a
+/// lock through one manager, and acquires it through the other, waits for itself until its wait ends.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -48,7 +52,8 @@ impl LockManager {
     /// either.
     ///
     /// To acquire a lock that the same request or task already holds, set its owner with
-    /// [`Acquire::owner`]. Otherwise the acquire waits for its own lock.
+    /// [`Acquire::owner`]. Otherwise the acquire waits for its own lock. In a handler,
+    /// [`LockScope::acquire`](crate::LockScope::acquire) sets it, and keeps the lock until the response is complete.
     pub fn acquire(&self, keys: impl Into<LockKeys>) -> Acquire {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }
@@ -61,15 +66,16 @@ impl LockManager {
         &self.engine
     }
 
-    /// Returns how long an acquire waits by default.
-    pub(crate) fn default_wait(&self) -> Duration {
-        self.engine.options.wait
-    }
-
     /// Creates a unique owner, for [`Acquire::owner`].
     #[must_use]
     pub fn new_owner(&self) -> Owner {
         self.engine.new_owner()
+    }
+
+    /// Returns the id that this manager shares with its clones only.
+    #[cfg(feature = "axum")]
+    pub(crate) fn id(&self) -> Uuid {
+        self.engine.id
     }
 
     /// Returns `true` if this manager created the owner, so that the owner can re-enter its locks here.
@@ -118,7 +124,7 @@ impl LockManager {
     ///
     /// A guard of this manager is lost at once. If it was being granted concurrently, it is lost at its
     /// first renewal, which follows immediately. A guard of another process is lost at its next renewal. A
-    /// guard with a fixed [`lease`](crate::Acquire::lease) has no renewals and is not notified. Intended
+    /// guard with a fixed [`lease`](crate::manager::Acquire::lease) has no renewals and is not notified. Intended
     /// for operators' tools, not for application code.
     ///
     /// # Errors
@@ -282,7 +288,7 @@ impl From<BackendError> for Error {
     fn from(error: BackendError) -> Self {
         let kind = match error.kind() {
             BackendErrorKind::Unavailable => ErrorKind::Unavailable,
-            BackendErrorKind::Misconfigured => ErrorKind::Misconfigured,
+            BackendErrorKind::Misconfigured => ErrorKind::Refused,
             BackendErrorKind::Conflict => ErrorKind::KeyConflict,
             BackendErrorKind::Unsupported => ErrorKind::Unsupported,
         };

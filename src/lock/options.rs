@@ -8,7 +8,7 @@ use crate::ConfigError;
 /// The shortest lease: a shorter one could be lost to the drift allowance.
 const MIN_LEASE: Duration = Duration::from_millis(10);
 
-/// The longest lease and the longest wait. [`Acquire::wait_forever`](crate::Acquire::wait_forever) has
+/// The longest lease and the longest wait. [`Acquire::wait_forever`](crate::manager::Acquire::wait_forever) has
 /// no deadline.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 

@@ -30,6 +30,7 @@ impl Engine {
     /// Reports an acquire that its caller dropped.
     pub(super) fn cancelled(&self, name: Name, waited: Duration) {
         self.tally.acquired(name, Outcome::Cancelled, waited);
+        observe::wait_dropped(waited, || self.tally.text(name));
     }
 
     /// Reports a hold of one key.

@@ -34,6 +34,21 @@ pub(crate) fn not_acquired<'a>(
     let _unused_without_features = (error, waited, queue_position, layer);
 }
 
+/// Reports an acquire whose caller dropped it while it waited.
+pub(crate) fn wait_dropped<'a>(waited: Duration, layer: impl FnOnce() -> Option<&'a str>) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(
+        target: "tower_lock",
+        {
+            lock.layer = layer(),
+            lock.wait_ms = millis(waited),
+        },
+        "lock wait dropped"
+    );
+    #[cfg(not(feature = "tracing"))]
+    let _unused_without_features = (waited, layer);
+}
+
 /// Reports a request whose handler extracts what no layer provides. No manager counts it, and the program may have
 /// none, so the recorder gets it at once.
 #[cfg(feature = "axum")]

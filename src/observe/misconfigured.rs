@@ -43,6 +43,20 @@ impl Mistake {
     }
 }
 
+/// Reports that layers lock two resources by one kind of key, so that they exclude each other.
+#[cfg(feature = "axum")]
+pub(crate) fn kind_on_two_routes(kind: &str, route: &str, other_route: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        kind,
+        route,
+        other_route,
+        "one kind of lock key on two routes"
+    );
+    #[cfg(not(feature = "tracing"))]
+    let _unused_without_features = (kind, route, other_route);
+}
+
 /// Reports the first request for a lock that the program has dropped without an await.
 pub(crate) fn not_awaited() {
     #[cfg(feature = "tracing")]

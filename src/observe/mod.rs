@@ -40,13 +40,15 @@ mod tally;
 mod unlocked;
 mod via;
 
-pub(crate) use acquired::not_acquired;
 #[cfg(feature = "axum")]
 pub(crate) use acquired::not_provided;
+pub(crate) use acquired::{not_acquired, wait_dropped};
 #[cfg(feature = "dashboard")]
 pub(crate) use force_released::force_released;
 pub(crate) use held::{GrantInfo, granted, released};
 pub(crate) use lost::{Loss, lost};
+#[cfg(feature = "axum")]
+pub(crate) use misconfigured::kind_on_two_routes;
 pub(crate) use misconfigured::{Mistake, not_awaited};
 pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
 #[cfg(feature = "redis")]

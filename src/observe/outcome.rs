@@ -29,15 +29,15 @@ macro_rules! outcomes {
 
 outcomes! {
     Busy = "busy",
-    Full = "full",
+    PermitsExhausted = "permits_exhausted",
     TooManyWaiters = "too_many_waiters",
     Overloaded = "overloaded",
     Unavailable = "unavailable",
-    Misconfigured = "misconfigured",
+    Refused = "refused",
     Lost = "lost",
     ShuttingDown = "shutting_down",
     InvalidKey = "invalid_key",
-    InvalidSetup = "invalid_setup",
+    Misconfigured = "misconfigured",
     NoRoute = "no_route",
     BodyTooLarge = "body_too_large",
     BodyTimeout = "body_timeout",

@@ -31,9 +31,9 @@ label! {
         Expired = "expired",
         /// The backend replied that the lease does not hold the key.
         NotHeld = "not_held",
-        /// The hold reached its longest time, [`max_hold`](crate::Acquire::max_hold).
+        /// The hold reached its longest time, [`max_hold`](crate::manager::Acquire::max_hold).
         MaxHold = "max_hold",
-        /// The fixed lease ended, [`Acquire::lease`](crate::Acquire::lease).
+        /// The fixed lease ended, [`Acquire::lease`](crate::manager::Acquire::lease).
         LeaseEnded = "lease_ended",
         /// An operator released the lock, [`force_release`](crate::LockManager::force_release).
         Forced = "forced",

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use tower_lock::{Error, ErrorKind, Held, LostReason, Via};
+use tower_lock::manager::{LostReason, Via};
+use tower_lock::{Error, ErrorKind, Held};
 
 use crate::recording::Scrape;
 

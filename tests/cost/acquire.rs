@@ -3,7 +3,8 @@
 use std::future::IntoFuture as _;
 
 use futures_util::poll;
-use tower_lock::{Acquire, LockManager};
+use tower_lock::LockManager;
+use tower_lock::manager::Acquire;
 
 use crate::allocations;
 

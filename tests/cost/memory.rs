@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::runtime::Runtime;
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Modes, Release, Released,
     Renewal, Renewed,
 };
-use tower_lock::{AcquireFuture, Backend, LockGuard, LockKey, LockManager};
+use tower_lock::manager::AcquireFuture;
+use tower_lock::{LockGuard, LockKey, LockManager};
 use uuid::Uuid;
 
 const LOCKS: usize = 100_000;

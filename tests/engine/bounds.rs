@@ -135,7 +135,7 @@ async fn max_waiters_per_key_bounds_permits() {
         let acquire = |_| locks.acquire("k").permits(1).wait(100 * MS).into_future();
         let outcomes = join_all((0..10).map(acquire)).await;
         assert_eq!(refused(&outcomes, ErrorKind::TooManyWaiters), 7);
-        assert_eq!(refused(&outcomes, ErrorKind::Full), 3);
+        assert_eq!(refused(&outcomes, ErrorKind::PermitsExhausted), 3);
     }
 }
 

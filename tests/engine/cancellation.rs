@@ -13,7 +13,9 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceBuilder, ServiceExt};
-use tower_lock::{Backend, LockBody, LockGuard, LockKey, LockKeys, LockLayer, LockManager};
+use tower_lock::backend::Backend;
+use tower_lock::service::LockBody;
+use tower_lock::{LockGuard, LockKey, LockKeys, LockLayer, LockManager};
 
 use crate::support::engine::{MS, manager_on};
 use crate::support::simulated::{self, Simulated};

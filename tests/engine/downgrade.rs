@@ -7,11 +7,13 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Memory, Mode, Modes,
     QuorumBuilder, Release, Released, Renewal, Renewed,
 };
-use tower_lock::{Backend, ErrorKind, LockGuard, LockKey, LockManager, LostReason, Quorum};
+use tower_lock::manager::LostReason;
+use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager, Quorum};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND, manager_on};
@@ -219,7 +221,7 @@ async fn rejected_downgrade_leaves_exclusive_lock() {
     let mut guard = locks.acquire("k").await.unwrap();
     for (fault, kind) in [
         (Fault::Refused, ErrorKind::Unavailable),
-        (Fault::Misconfigured, ErrorKind::Misconfigured),
+        (Fault::Misconfigured, ErrorKind::Refused),
     ] {
         wire.fail_next(Command::Downgrade, fault);
         let error = guard.downgrade().await.unwrap_err();

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep, timeout};
+use tower_lock::backend::Backend;
 use tower_lock::backend::LeaseId;
-use tower_lock::{Backend, ErrorKind, LockGuard, LockKey, LockManager};
+use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager};
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::simulated::{Command, Fault, Simulated, is_free};
@@ -88,7 +89,7 @@ async fn misconfigured_client_fails_at_once_without_retry() {
     for waiter in [first, second] {
         let start = Instant::now();
         let error = waiter.await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert_eq!(error.kind(), ErrorKind::Refused);
         assert!(start.elapsed() < 100 * MS);
     }
     sleep(10 * SECOND).await;

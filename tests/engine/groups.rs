@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use tokio::time::{sleep, timeout};
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Release, Released,
     Renewal, Renewed,
 };
-use tower_lock::{Backend, LockGuard, LockKey, LockManager, Memory};
+use tower_lock::{LockGuard, LockKey, LockManager, Memory};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND};

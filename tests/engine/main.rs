@@ -7,6 +7,7 @@ mod cancellation;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod downgrade;
+mod every;
 mod faults;
 mod groups;
 mod hold;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{AcquireFuture, Error, ErrorKind, LockGuard, LockKeys, LockManager};
+use tower_lock::manager::AcquireFuture;
+use tower_lock::{Error, ErrorKind, LockGuard, LockKeys, LockManager};
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::other_runtime::current_thread;

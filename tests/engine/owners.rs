@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_lock::{ErrorKind, LockManager, MAX_HOLD_COUNT};
+use tower_lock::manager::MAX_HOLD_COUNT;
+use tower_lock::{ErrorKind, LockManager};
 
 use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::{Simulated, managers};

@@ -4,7 +4,8 @@ use futures_util::poll;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::{Memory, Mode, Modes};
-use tower_lock::{ErrorKind, LockKey, LockKeys, LockManager, LostReason};
+use tower_lock::manager::LostReason;
+use tower_lock::{ErrorKind, LockKey, LockKeys, LockManager};
 
 use crate::support::engine::{MS, SECOND, fails_at_its_deadline, manager_on};
 use crate::support::simulated::{Command, Simulated};
@@ -24,7 +25,7 @@ async fn permits_above_limit_are_full_in_all_processes() {
     assert_eq!((first.mode(), first.key().as_str()), (Mode::Permit, "k"));
     for locks in [&here, &there] {
         let error = locks.acquire("k").permits(2).no_wait().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Full);
+        assert_eq!(error.kind(), ErrorKind::PermitsExhausted);
         assert!(error.is_busy());
         let error = locks.acquire("k").no_wait().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
@@ -153,7 +154,7 @@ async fn permits_of_several_keys_are_all_or_none() {
         .no_wait()
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Full);
+    assert_eq!(error.kind(), ErrorKind::PermitsExhausted);
     drop(busy);
     let both = locks
         .acquire(LockKeys::from(["a", "b"]))
@@ -331,7 +332,7 @@ async fn waiters_in_line_are_full_at_deadline() {
     }
     for (wait, waiter) in waiters {
         let error = waiter.await.unwrap();
-        assert_eq!(error.kind(), ErrorKind::Full, "{wait:?}");
+        assert_eq!(error.kind(), ErrorKind::PermitsExhausted, "{wait:?}");
         assert!(error.retry_after().is_some_and(|after| !after.is_zero()));
     }
     sleep(SECOND).await;
@@ -354,7 +355,7 @@ async fn waiter_behind_others_makes_no_first_attempt() {
     assert_eq!(sent, [2, 3, 4]);
     // A single attempt is made.
     let error = here.acquire("k").permits(1).no_wait().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Full);
+    assert_eq!(error.kind(), ErrorKind::PermitsExhausted);
     assert_eq!(wire.sent(Command::Acquire), 5);
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::{BackendErrorKind, Memory, Mode};
-use tower_lock::{ErrorKind, LockKeys, LockManager, LostReason};
+use tower_lock::manager::LostReason;
+use tower_lock::{ErrorKind, LockKeys, LockManager};
 
 use crate::support::broken::broken;
 use crate::support::engine::{MS, SECOND};

@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{Backend, LockGuard, LockKey, LockManager, Memory};
+use tower_lock::backend::Backend;
+use tower_lock::{LockGuard, LockKey, LockManager, Memory};
 
 use crate::support::engine::MS;
 use crate::support::other_runtime::current_thread;

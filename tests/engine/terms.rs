@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{Backend as _, LockGuard, LockKey, LockManager};
+use tower_lock::backend::Backend as _;
+use tower_lock::{LockGuard, LockKey, LockManager};
 
 use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::{Fault, Simulated, managers};

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, LeaseId, Release,
     Released, Renewal, Renewed,
 };
-use tower_lock::{Backend, ErrorKind, LockKey, LockManager};
+use tower_lock::{ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND};

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, interval, sleep, timeout};
-use tower_lock::{Acquire, AcquireFuture, ErrorKind, LockManager, Memory};
+use tower_lock::manager::{Acquire, AcquireFuture};
+use tower_lock::{ErrorKind, LockManager, Memory};
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::simulated::{Command, Fault, Simulated};

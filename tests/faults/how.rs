@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_lock::Acquire;
+use tower_lock::manager::Acquire;
 
 use crate::load::{millis, random};
 

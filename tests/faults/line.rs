@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::Acquire;
+use tower_lock::manager::Acquire;
 
 use crate::referee::Referee;
 use crate::run::Run;

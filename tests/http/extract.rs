@@ -11,9 +11,10 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use static_assertions::assert_impl_all;
 use tower::ServiceExt;
+use tower_lock::rejection::{HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection};
 use tower_lock::{
-    Held, HeldRejection, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer,
-    LockScopeRejection, LockTarget, Locked, LockedRejection, Owner, OwnerRejection,
+    Held, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer, LockTarget,
+    Locked, Owner,
 };
 
 use crate::served::until;
@@ -234,11 +235,12 @@ async fn locked_under_layer_with_same_key_re_enters() {
     }
 
     let locks = LockManager::in_memory();
+    let by_account = LockLayer::new(locks.clone(), |_: &http::request::Parts| {
+        Ok(Some(account("7").into()))
+    });
     let app = Router::new()
         .route("/", get(handler))
-        .route_layer(LockLayer::new(locks.clone(), |_: &http::request::Parts| {
-            Ok(Some(account("7").into()))
-        }))
+        .route_layer(by_account.all_methods())
         .with_state(locks);
     assert_eq!(answer(&app, get_request("/?from=7&to=8")).await, ok("2"));
 }
@@ -318,7 +320,7 @@ async fn held_and_owner_can_be_optional() {
 
     let app: Router = Router::new()
         .route("/", get(handler).post(handler))
-        .route_layer(LockLayer::by_path(LockManager::in_memory()).writes_only());
+        .route_layer(LockLayer::by_path(LockManager::in_memory()));
     assert_eq!(answer(&app, get_request("/")).await, ok("unlocked"));
     let write = Request::post("/").body(Body::empty()).unwrap();
     assert_eq!(answer(&app, write).await, ok("locked"));

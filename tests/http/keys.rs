@@ -150,6 +150,55 @@ async fn several_parameters_are_one_key_in_order_of_names() {
 }
 
 #[tokio::test]
+async fn kind_replaces_names_of_parameters() {
+    let order = |value: &str| LockKey::from_parts(["order", value]);
+    let by_param = |locks| {
+        let layer = LockLayer::by_path_param(locks, "id").kind("order");
+        route("/{id}").route_layer(layer.no_wait())
+    };
+    assert_eq!(
+        statuses(by_param, order("7"), ["/7", "/8"]).await,
+        [409, 200]
+    );
+    let own = LockKey::from_parts(["id", "7"]);
+    assert_eq!(statuses(by_param, own, ["/7"]).await, [200]);
+    let parsed = |locks| {
+        let layer = LockLayer::by_path_param_as::<u64>(locks, "id").kind("order");
+        route("/{id}").route_layer(layer.no_wait())
+    };
+    assert_eq!(
+        statuses(parsed, order("7"), ["/007", "/8"]).await,
+        [409, 200]
+    );
+    let several = |locks| {
+        let layer = LockLayer::by_path_params(locks, ["shop", "id"]).kind("order");
+        route("/{id}/{shop}").route_layer(layer.no_wait())
+    };
+    let key = LockKey::from_parts(["order", "b", "7"]);
+    assert_eq!(statuses(several, key, ["/7/b", "/b/7"]).await, [409, 200]);
+    let by_query = |locks| {
+        let layer = LockLayer::by_query(locks, "id").kind("order");
+        route("/").route_layer(layer.no_wait())
+    };
+    assert_eq!(
+        statuses(by_query, order("7"), ["/?id=7", "/?id=8"]).await,
+        [409, 200]
+    );
+    let by_header = |locks| {
+        let layer = LockLayer::by_header(locks, "host").kind("order");
+        route("/").route_layer(layer.no_wait())
+    };
+    let of_host = ["http://a/", "http://b/"];
+    assert_eq!(statuses(by_header, order("a"), of_host).await, [409, 200]);
+}
+
+#[test]
+#[should_panic(expected = "invalid `kind`: it is empty")]
+fn empty_kind_panics() {
+    drop(LockLayer::by_query(LockManager::in_memory(), "id").kind(""));
+}
+
+#[tokio::test]
 async fn closure_without_types_supplies_keys() {
     let key = || LockKey::new("all");
     let app = |locks| {

@@ -14,7 +14,7 @@ struct ByOrder;
 
 impl LockBy<OrderPath> for ByOrder {
     fn lock_keys(Path((shop, order)): &OrderPath) -> LockKeys {
-        LockKey::from_parts(["order", shop, &order.to_string()]).into()
+        LockKey::from_parts(("order", shop, order)).into()
     }
 }
 

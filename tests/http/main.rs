@@ -34,7 +34,6 @@ mod retry_after;
 mod rewritten_paths;
 mod scope;
 mod served;
-mod server_timing;
 mod shared_reads;
 mod shutdown;
 mod stacks;

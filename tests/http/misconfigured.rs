@@ -119,7 +119,7 @@ fn wrong_program_is_500_logged_once_and_counted() {
                     for _ in 0..3 {
                         let (status, kind, body) = send(&router, path).await;
                         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{path}");
-                        assert_eq!(kind, Some(ErrorKind::InvalidSetup));
+                        assert_eq!(kind, Some(ErrorKind::Misconfigured));
                         assert!(body.contains("lock-misconfigured"), "{body}");
                         assert!(!body.contains(problem), "{body}");
                     }
@@ -128,7 +128,7 @@ fn wrong_program_is_500_logged_once_and_counted() {
                 drop(router);
             });
         });
-        assert_eq!(counts, [("invalid_setup".to_owned(), 3)]);
+        assert_eq!(counts, [("misconfigured".to_owned(), 3)]);
         let mut errors = log.lines().filter(|line| line.contains("ERROR"));
         let error = errors.next().unwrap_or_default();
         assert!(
@@ -160,6 +160,66 @@ fn each_wrong_route_of_layer_is_logged_once() {
     }
 }
 
+/// Sends two requests to each path, and returns the warnings about kinds.
+fn warnings(router: Router, paths: &[&str]) -> Vec<String> {
+    let log = logged(|| {
+        block_on(async {
+            for path in paths.repeat(2) {
+                let (status, ..) = send(&router, path).await;
+                assert_eq!(status, StatusCode::OK, "{path}");
+            }
+        });
+    });
+    let lines = log.lines().filter(|line| line.contains("WARN"));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn one_kind_on_routes_of_two_resources_is_one_warning() {
+    let route = |path: &str| Router::new().route(path, get(async || ()).post(async || ()));
+    let locks = LockManager::in_memory();
+    let by_id = || LockLayer::by_path_param(locks.clone(), "id");
+    // Each route has its own layer, or all have one. Sub-resources have the kind of their resource.
+    let each = route("/orders/{id}").route_layer(by_id());
+    let each = each.merge(route("/orders/{id}/ship").route_layer(by_id()));
+    let paths = ["/orders/7", "/orders/7/ship", "/customers/7"];
+    assert_eq!(warnings(each.clone(), &paths[..2]), [""; 0]);
+    let each = each.merge(route("/customers/{id}").route_layer(by_id()));
+    let [warning] = &warnings(each, &paths)[..] else {
+        panic!("one warning per kind");
+    };
+    assert!(
+        warning.contains("one kind of lock key on two routes"),
+        "{warning}"
+    );
+    for field in [
+        "kind=\"id\"",
+        "route=\"/customers/{id}\"",
+        "other_route=\"/orders/{id}\"",
+    ] {
+        assert!(warning.contains(field), "{warning}");
+    }
+    let other = LockManager::in_memory();
+    let all = route("/a/{id}").merge(route("/b/{id}"));
+    let all = all.route_layer(LockLayer::by_path_param_as::<u64>(other, "id"));
+    assert_eq!(warnings(all, &["/a/7", "/b/7"]).len(), 1);
+}
+
+#[test]
+fn own_kind_and_other_manager_are_no_warning() {
+    let route = |path: &str| Router::new().route(path, get(async || ()).post(async || ()));
+    let locks = LockManager::in_memory();
+    let by_id = LockLayer::by_path_param(locks.clone(), "id");
+    let other = LockLayer::by_path_param(LockManager::in_memory(), "id");
+    let app = route("/a/{id}")
+        .route_layer(by_id.clone())
+        .merge(route("/b/{id}").route_layer(other))
+        .merge(route("/c/{id}").route_layer(by_id.kind("order")))
+        .merge(route("/d/{id}").layer(LockLayer::by_path(locks)));
+    let paths = ["/a/7", "/b/7", "/c/7", "/d/7"];
+    assert_eq!(warnings(app, &paths), [""; 0]);
+}
+
 /// The layer rejects nothing, and still reports the mistake.
 #[test]
 fn observe_only_runs_wrong_program_and_logs_it_once() {
@@ -182,7 +242,7 @@ fn observe_only_runs_wrong_program_and_logs_it_once() {
     });
     counts.sort();
     let count = |name: &str| (name.to_owned(), 3);
-    assert_eq!(counts, [count("invalid_setup"), count("observe_only")]);
+    assert_eq!(counts, [count("misconfigured"), count("observe_only")]);
     assert_eq!(log.matches("lock layer misconfigured").count(), 1, "{log}");
     assert_eq!(log.matches("request would be rejected").count(), 3, "{log}");
 }
@@ -190,6 +250,7 @@ fn observe_only_runs_wrong_program_and_logs_it_once() {
 #[test]
 fn layer_around_router_is_500_with_its_remedy() {
     let locked = LockLayer::by_path_param(LockManager::in_memory(), "id")
+        .all_methods()
         .layer(Router::new().route("/{id}", get(unlocked)));
     let log = logged(|| {
         let request = Request::get("/7").body(Body::empty()).unwrap();

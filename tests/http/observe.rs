@@ -61,7 +61,7 @@ fn loss_is_logged_once_without_key() {
 }
 
 /// Requests through this layer, which lets them run without their lock.
-async fn unlocked(layer: LockLayer<tower_lock::ByPath>, requests: u32) {
+async fn unlocked(layer: LockLayer<tower_lock::keys::ByPath>, requests: u32) {
     let service = layer.layer(service_fn(async |_: http::Request<String>| {
         Ok::<_, Infallible>(http::Response::new(String::new()))
     }));
@@ -72,7 +72,7 @@ async fn unlocked(layer: LockLayer<tower_lock::ByPath>, requests: u32) {
     }
 }
 
-fn down() -> LockLayer<tower_lock::ByPath> {
+fn down() -> LockLayer<tower_lock::keys::ByPath> {
     LockLayer::by_path(broken(BackendErrorKind::Unavailable))
 }
 
@@ -144,7 +144,7 @@ fn would_be_rejections_are_logged() {
 fn extractors_without_layer_are_counted() {
     let recorder = Recorder::new();
     recorder.run(|| logged(without_layers()));
-    let rejected = r#"tower_lock_acquires_total{outcome="invalid_setup"}"#;
+    let rejected = r#"tower_lock_acquires_total{outcome="misconfigured"}"#;
     assert_eq!(recorder.read().count(rejected), 3);
 }
 

@@ -10,10 +10,9 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    ErrorKind, Held, KeyExtractor, LockLayer, LockManager, LockRejection, OnUnavailable, ReadBody,
-    Unlocked,
-};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::service::{ReadBody, Unlocked};
+use tower_lock::{ErrorKind, Held, LockLayer, LockManager, LockRejection, OnUnavailable};
 
 use crate::served::{in_time, path_key, post};
 use crate::support::broken::broken;
@@ -42,64 +41,6 @@ async fn serve<K: KeyExtractor>(
     (head.status, head.headers, rejected.or(passed))
 }
 
-fn preferring(wait: &str) -> Request<String> {
-    let mut request = post("/a");
-    let wait = format!("wait={wait}").parse().unwrap();
-    request.headers_mut().insert("prefer", wait);
-    request
-}
-
-#[tokio::test(start_paused = true)]
-async fn preferred_wait_is_applied_and_bounded() {
-    let locks = LockManager::in_memory();
-    let by_path = || LockLayer::by_path(locks.clone());
-    let guard = locks.acquire(path_key("/a")).await.unwrap();
-    for (layer, prefers, waits, applied) in [
-        (by_path().honor_prefer_wait(), "2", 2, Some("wait=2")),
-        (by_path().honor_prefer_wait(), "60", 5, Some("wait=5")),
-        (by_path().honor_prefer_wait(), "0", 0, Some("wait=0")),
-        (by_path().honor_prefer_wait().no_wait(), "3", 0, None),
-        (
-            by_path().honor_prefer_wait().wait(3 * SECOND),
-            "9",
-            3,
-            Some("wait=3"),
-        ),
-        (by_path().honor_prefer_wait(), "soon", 5, None),
-        // Off by default.
-        (by_path(), "2", 5, None),
-    ] {
-        let start = Instant::now();
-        let (status, headers, _) = serve(&layer, preferring(prefers)).await;
-        assert_eq!(status, StatusCode::CONFLICT);
-        assert_eq!(start.elapsed().as_secs(), waits, "{prefers}");
-        let header = headers.get("preference-applied");
-        assert_eq!(
-            header.map(|value| value.to_str().unwrap()),
-            applied,
-            "{prefers}"
-        );
-    }
-    drop(guard);
-    let layer = by_path().honor_prefer_wait();
-    let (status, headers, _) = serve(&layer, preferring("2")).await;
-    assert_eq!(status, StatusCode::OK);
-    assert_eq!(headers["preference-applied"], "wait=2");
-    let (_, headers, _) = serve(&layer, post("/a")).await;
-    assert!(!headers.contains_key("preference-applied"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn preference_applied_is_on_replaced_rejections() {
-    let locks = LockManager::in_memory();
-    let _guard = locks.acquire(path_key("/a")).await.unwrap();
-    let layer = LockLayer::by_path(locks)
-        .honor_prefer_wait()
-        .on_reject(|_| Response::new("mine".to_owned()));
-    let (_, headers, _) = serve(&layer, preferring("1")).await;
-    assert_eq!(headers["preference-applied"], "wait=1");
-}
-
 #[tokio::test(start_paused = true)]
 async fn observe_only_runs_would_be_rejections_at_once() {
     let locks = LockManager::in_memory();
@@ -119,7 +60,7 @@ async fn observe_only_runs_would_be_rejections_at_once() {
         ),
         (
             LockLayer::by_path(broken(BackendErrorKind::Misconfigured)),
-            ErrorKind::Misconfigured,
+            ErrorKind::Refused,
         ),
         (
             LockLayer::by_path(broken(BackendErrorKind::Conflict)),
@@ -220,20 +161,11 @@ async fn unlocked_request_has_no_outer_held() {
     );
 }
 
-/// The layer makes one attempt without waiting, so no preference applies.
-#[tokio::test(start_paused = true)]
-async fn observe_only_applies_no_preferred_wait() {
-    let layer = LockLayer::by_path(LockManager::in_memory());
-    let layer = layer.honor_prefer_wait().observe_only();
-    let (_, headers, _) = serve(&layer, preferring("1")).await;
-    assert!(headers.is_empty(), "{headers:?}");
-}
-
 /// Settings of requests come before and after it.
 #[test]
 fn body_first_layer_takes_all_settings() {
     let layer = LockLayer::by_path(LockManager::in_memory()).read_body_first(1, SECOND);
-    let layer = layer.name("orders").server_timing().wait(SECOND);
+    let layer = layer.name("orders").wait(SECOND);
     assert!(format!("{layer:?}").contains("orders"));
 }
 
@@ -253,7 +185,7 @@ async fn only_unavailability_passes_unlocked() {
         (pass(&stopped), ErrorKind::ShuttingDown),
         (
             pass(&broken(BackendErrorKind::Misconfigured)),
-            ErrorKind::Misconfigured,
+            ErrorKind::Refused,
         ),
         (
             pass(&broken(BackendErrorKind::Conflict)),

@@ -11,9 +11,11 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::sleep;
 use tower::ServiceExt as _;
+use tower_lock::keys::KeyExtractor;
+use tower_lock::manager::AcquireFuture;
 use tower_lock::{
-    AcquireFuture, ErrorKind, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager,
-    LockRejection, LockScopeLayer, LockTarget, Locked, LockedShared,
+    ErrorKind, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer,
+    LockTarget, Locked, LockedShared,
 };
 
 const HOLD: Duration = Duration::from_millis(50);
@@ -264,7 +266,7 @@ async fn keys_of_layer_have_their_modes() {
             false => LockKeys::new().shared("k"),
         }
     });
-    let (app, peak) = app(layer.no_wait());
+    let (app, peak) = app(layer.all_methods().no_wait());
     let (reads, writes) = tokio::join!(
         statuses(&app, &[], 2),
         statuses(&app, &[("x-write", "yes")], 1),

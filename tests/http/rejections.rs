@@ -8,10 +8,9 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    ErrorKind, KeyExtractor, LockGuard, LockLayer, LockManager, LockRejection, MAX_HOLD_COUNT,
-    Memory,
-};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::manager::MAX_HOLD_COUNT;
+use tower_lock::{ErrorKind, LockGuard, LockLayer, LockManager, LockRejection, Memory};
 
 use crate::served::{assert_waits, in_time, path_key, post};
 use crate::support::broken::broken;
@@ -169,7 +168,7 @@ async fn unreachable_backend_is_503_without_handler() {
 async fn misconfigured_backend_is_503_without_retry_after() {
     let layer = LockLayer::by_path(broken(BackendErrorKind::Misconfigured));
     let answer = answer(&layer, post("/a")).await;
-    answer.assert_row(503, false, "lock-unavailable", ErrorKind::Misconfigured);
+    answer.assert_row(503, false, "lock-unavailable", ErrorKind::Refused);
     let detail = "the store of the locks rejects this server; report this to its operator";
     assert_eq!(answer.json()["detail"], detail);
 }
@@ -264,7 +263,7 @@ async fn excessive_reentrancy_is_500() {
 }
 
 /// A layer whose only resource is busy.
-async fn busy() -> (LockLayer<tower_lock::ByPath>, LockGuard) {
+async fn busy() -> (LockLayer<tower_lock::keys::ByPath>, LockGuard) {
     let locks = LockManager::in_memory();
     let guard = hold(&locks, "/secret").await;
     (LockLayer::by_path(locks).no_wait(), guard)
@@ -317,7 +316,7 @@ async fn head_request_receives_headers_without_body() {
     let (layer, _guard) = busy().await;
     let mut request = post("/secret");
     *request.method_mut() = Method::HEAD;
-    let answer = answer(&layer, request).await;
+    let answer = answer(&layer.all_methods(), request).await;
     assert_eq!(answer.status, StatusCode::CONFLICT);
     assert_eq!(
         answer.header("content-type"),

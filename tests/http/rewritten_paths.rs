@@ -16,7 +16,8 @@ use proptest::test_runner::{Config, TestRunner};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt};
 use tower_http::normalize_path::NormalizePathLayer;
-use tower_lock::{ByPath, LockKey, LockLayer, LockManager};
+use tower_lock::keys::ByPath;
+use tower_lock::{LockKey, LockLayer, LockManager};
 
 const CASES: u32 = 1_000;
 
@@ -112,7 +113,7 @@ impl Stack {
     fn app(self, locks: Option<&LockManager>) -> App {
         let layer = |place: Place| {
             let locks = locks.filter(|_| place == self.lock)?;
-            Some(LockLayer::by_path(locks.clone()).no_wait())
+            Some(LockLayer::by_path(locks.clone()).all_methods().no_wait())
         };
         let prefix = match self.nesting {
             Nesting::Route => "/p",

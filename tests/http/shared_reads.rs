@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::routing::get;
 use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -133,13 +134,17 @@ async fn last_of_both_settings_for_reads_counts() {
             Method::POST,
             shared(Mode::Exclusive),
         ),
-        (by_path().shared_reads().writes_only(), Method::GET, None),
         (
-            by_path().writes_only().shared_reads(),
+            by_path().shared_reads().all_methods(),
+            Method::GET,
+            shared(Mode::Exclusive),
+        ),
+        (
+            by_path().all_methods().shared_reads(),
             Method::GET,
             shared(Mode::Shared),
         ),
-        (by_path(), Method::GET, shared(Mode::Exclusive)),
+        (by_path(), Method::GET, None),
         (
             by_path().shared_reads().permits(2),
             Method::GET,
@@ -164,6 +169,24 @@ async fn last_of_both_settings_for_reads_counts() {
             .get::<Option<Mode>>()
             .copied();
         assert_eq!(mode.filter(Option::is_some), expected, "{method}");
+    }
+}
+
+/// It can write afterwards, as a `CONNECT` over HTTP/2 can.
+#[tokio::test]
+async fn get_that_asks_for_upgrade_locks_exclusively() {
+    let layer = LockLayer::by_path(LockManager::in_memory()).shared_reads();
+    let service = layer.layer(service_fn(|request: Request<String>| async move {
+        let held: &Held = request.extensions().get().unwrap();
+        Ok::<_, Infallible>(Response::new(format!("{:?}", held.mode())))
+    }));
+    for (connection, mode) in [("upgrade", "Exclusive"), ("keep-alive", "Shared")] {
+        let mut request = request(Method::GET);
+        let value = connection.parse().unwrap();
+        request.headers_mut().insert("connection", value);
+        let response = service.clone().oneshot(request).await.unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, mode, "{connection}");
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{Acquire, ErrorKind};
+use tower_lock::ErrorKind;
+use tower_lock::manager::Acquire;
 
 use crate::cases::{BOTH, JAVA_RUST, NO_LEASE, RUST_JAVA};
 use crate::sides::{LEASE, Sides};
@@ -32,7 +33,7 @@ pub(crate) async fn excluded(sides: &mut Sides) {
     let permits = Together {
         name: "interop:permits",
         acquire: |acquire| acquire.permits(2),
-        refused: ErrorKind::Full,
+        refused: ErrorKind::PermitsExhausted,
         cases: ["permits and RLock", "`forceUnlock` of permits"],
     };
     for mode in [readers, permits] {

@@ -3,18 +3,24 @@
 
 use crate::exports;
 use static_assertions::{assert_impl_all, assert_not_impl_any};
+use tower_lock::backend::Mode;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
     Downgraded, Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, Modes,
     QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
+use tower_lock::keys::{BodyFirst, ByExtension, ByFn, ByHeader, ByPath, ByQuery};
+use tower_lock::manager::{
+    Acquire, AcquireFuture, ConfigError, LockInfo, Lost, LostReason, ScopeAcquire,
+    ScopeAcquireFuture, Snapshot, Via,
+};
+use tower_lock::service::{
+    BodyFirstFuture, LockBody, LockScopeService, LockService, ReadBody, ResponseFuture, Unlocked,
+};
 use tower_lock::{
-    Acquire, AcquireFuture, BodyFirst, BodyFirstFuture, ByExtension, ByFn, ByHeader, ByPath,
-    ByQuery, ConfigError, ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockBody,
-    LockGuard, LockInfo, LockKey, LockKeys, LockLayer, LockManager, LockManagerBuilder,
-    LockRejection, LockScope, LockScopeLayer, LockScopeService, LockService, LockTiming, Lost,
-    LostReason, Memory, Mode, OnLost, OnUnavailable, Owner, Quorum, ReadBody, ResponseFuture,
-    Snapshot, Unlocked, Via,
+    ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockGuard, LockKey, LockKeys,
+    LockLayer, LockManager, LockManagerBuilder, LockRejection, LockScope, LockScopeLayer, Memory,
+    OnLost, OnUnavailable, Owner, Quorum,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -57,11 +63,11 @@ assert_impl_all!(Lost: Send, Sync, std::fmt::Debug);
 assert_not_impl_any!(Lost: Unpin);
 
 // Reports.
-assert_shared!(LockTiming, LostReason, Via);
+assert_shared!(LostReason, Via);
 assert_impl_all!(LostReason: Copy, Eq, std::hash::Hash, std::fmt::Display);
 assert_impl_all!(Via: Copy, Ord, std::hash::Hash, std::fmt::Display);
 #[cfg(feature = "tracing")]
-assert_shared!(tower_lock::TraceKeys);
+assert_shared!(tower_lock::manager::TraceKeys);
 
 // Errors.
 assert_shared!(ErrorKind);
@@ -93,6 +99,8 @@ assert_impl_all!(Quorum: Clone);
 
 // The scope.
 assert_shared!(LockScope, LockScopeLayer, LockScopeService<()>);
+assert_shared!(ScopeAcquire);
+assert_impl_all!(ScopeAcquireFuture: Send, Unpin, std::fmt::Debug);
 assert_impl_all!(LockScope: Clone);
 assert_impl_all!(LockScopeLayer: Clone, Default);
 assert_impl_all!(LockScopeService<()>: Clone);
@@ -121,10 +129,11 @@ assert_not_impl_any!(BodyFirstFuture<Response, (), String>: Unpin);
 #[cfg(feature = "axum")]
 mod axum {
     use super::*;
-    use tower_lock::{
-        ByPathParam, ByPathParamAs, ByPathParams, FromTarget, HeldRejection, LockBy,
-        LockScopeRejection, Locked, LockedRejection, LockedShared, OwnerRejection, Shared,
+    use tower_lock::keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Shared};
+    use tower_lock::rejection::{
+        HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection,
     };
+    use tower_lock::{LockBy, Locked, LockedShared};
 
     /// `Locked` has no value of it.
     #[expect(dead_code, reason = "a type for a bound")]

@@ -445,7 +445,7 @@ mod walker {
             ),
             (
                 "layer/config/options",
-                "use super::prefer; use crate::layer::keys;",
+                "use super::settings; use crate::layer::keys;",
             ),
         ] {
             assert_eq!(broken(at, text), Vec::<String>::new(), "{at}: {text}");

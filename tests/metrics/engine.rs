@@ -69,8 +69,8 @@ fn rejections_by_mode_are_counted_by_outcome() {
     });
     let outcomes = seen.counts("tower_lock_acquires_total");
     let expected = [
-        ("{outcome=\"full\"}", 1),
         ("{outcome=\"granted\"}", 1),
+        ("{outcome=\"permits_exhausted\"}", 1),
         ("{outcome=\"unsupported\"}", 1),
         ("{outcome=\"upgrade\"}", 1),
     ];

@@ -1,7 +1,8 @@
 //! The events and spans of locks, and the requests to which they belong.
 
 use futures_util::poll;
-use tower_lock::{LockManager, Memory, TraceKeys};
+use tower_lock::manager::TraceKeys;
+use tower_lock::{LockManager, Memory};
 use tracing::{Instrument, info_span};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::FmtSpan;

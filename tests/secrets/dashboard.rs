@@ -56,12 +56,12 @@ fn dashboard_shows_no_login_and_logs_no_key() {
         let reader = locks.acquire(&shared).shared().await.unwrap();
         let permit = locks.acquire(&permits).permits(1).await.unwrap();
         for (owner, kind) in [
-            (locks.new_owner(), ErrorKind::Full),
+            (locks.new_owner(), ErrorKind::PermitsExhausted),
             (permit.owner(), ErrorKind::Upgrade),
         ] {
             let acquire = locks.acquire(&permits).owner(owner);
             let acquire = match kind {
-                ErrorKind::Full => acquire.permits(1),
+                ErrorKind::PermitsExhausted => acquire.permits(1),
                 _ => acquire,
             };
             let error = acquire.wait(20 * MS).await.unwrap_err();

@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use deadpool_redis::{Config, Runtime};
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::redis::{Credentials, RedisBackend, RedisBackendBuilder};
-use tower_lock::{Backend as _, ConnectError, ErrorKind, LockKey, LockManager};
+use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
 
 use crate::canary::{Canary, KEY, PASSWORD, USER, admit, assert_no_login, encoded, with_login};
@@ -155,7 +156,7 @@ fn connect_errors_show_no_login() {
         let stranger = stranger.sentinel_auth(USER, PASSWORD);
         assert!(refused(fails(&mut canary, stranger).await));
     });
-    assert!(seen.contains("lock store unreachable"), "{seen}");
+    assert!(seen.contains("lock backend unreachable"), "{seen}");
     assert_no_login(&seen);
 }
 
@@ -186,7 +187,7 @@ fn lock_errors_and_logs_show_no_key_or_owner() {
         // The permission is withdrawn.
         server.cli(&["ACL", "SETUSER", USER, "resetkeys", "resetchannels"]);
         let refused = locks.acquire("other").await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Misconfigured);
+        assert_eq!(refused.kind(), ErrorKind::Refused);
         canary.error(&refused);
         let inspected = backend.inspect(&LockKey::new(KEY)).await;
         canary.error(&inspected.unwrap_err());
@@ -222,13 +223,12 @@ fn lock_errors_and_logs_show_no_key_or_owner() {
         canary
     });
     for expected in [
-        "lock store unreachable",
-        "lock store reachable again",
+        "lock backend unreachable",
+        "lock backend reachable again",
         "locks cannot be acquired",
-        "locks can be acquired again",
         "release notifications unavailable",
         "lock lost",
-        "outcome=\"misconfigured\"",
+        "outcome=\"refused\"",
         "tower_lock_acquires_total",
         "tower_lock_wait_seconds",
         "tower_lock_hold_seconds",
@@ -280,7 +280,7 @@ fn renamed_command_reveals_no_secret() {
             loop {
                 let error = locks.acquire(KEY).await.unwrap_err();
                 canary.error(&error);
-                if error.kind() == ErrorKind::Misconfigured {
+                if error.kind() == ErrorKind::Refused {
                     return;
                 }
             }

@@ -8,6 +8,7 @@ use axum::extract::FromRequestParts as _;
 use deadpool_redis::{Config, Runtime};
 use http::{Request, Response};
 use tower::{Layer as _, Service as _, service_fn};
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
@@ -15,11 +16,14 @@ use tower_lock::backend::{
     ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
+use tower_lock::keys::{BodyFirst, FromTarget};
+use tower_lock::manager::{LostReason, ScopeAcquire, ScopeAcquireFuture, TraceKeys};
+use tower_lock::rejection::LockedRejection;
+use tower_lock::service::{BodyFirstFuture, ReadBody, Unlocked};
 use tower_lock::{
-    Backend as _, BodyFirst, BodyFirstFuture, FromTarget, Held, InvalidKey, LockKey, LockKeys,
-    LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer, LockTarget, LockTiming,
-    Locked, LockedRejection, LockedShared, LostReason, Memory, OnLost, OnUnavailable, Owner,
-    Quorum, ReadBody, RedisBackend, TraceKeys, Unlocked,
+    Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScope,
+    LockScopeLayer, LockTarget, Locked, LockedShared, Memory, OnLost, OnUnavailable, Owner, Quorum,
+    RedisBackend,
 };
 use uuid::Uuid;
 
@@ -204,13 +208,10 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
             canary.closed(&waiting);
             let response = waiting.await.unwrap();
             canary.closed(response.body());
-            if let Some(timing) = response.extensions().get::<LockTiming>() {
-                canary.closed(timing);
-            }
         )+};
     }
     through!(
-        LockLayer::by_path(locks.clone()).server_timing(),
+        LockLayer::by_path(locks.clone()),
         LockLayer::by_header(locks.clone(), "key"),
         LockLayer::by_query(locks.clone(), "key"),
         LockLayer::by_extension::<Order>(locks.clone()),
@@ -279,7 +280,11 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
         std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
     }));
     service.call(request()).await.unwrap();
-    canary.closed(&scopes.recv().unwrap());
+    let scope = scopes.recv().unwrap();
+    canary.closed(&scope);
+    let acquire = scope.acquire(locks, KEY);
+    canary.open::<ScopeAcquire>(&acquire);
+    canary.closed::<ScopeAcquireFuture>(&acquire.into_future());
 }
 
 /// A builder has all the values, which are not validated yet.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::time::{Sleep, sleep, sleep_until};
-use tower_lock::{AcquireFuture, Error, LockGuard, LockKeys, LockManager, Owner};
+use tower_lock::manager::AcquireFuture;
+use tower_lock::{Error, LockGuard, LockKeys, LockManager, Owner};
 
 use crate::environment::Environment;
 use crate::executor::Origin;

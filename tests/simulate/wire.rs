@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tower_lock::LockKey;
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
     Downgraded, ForceReleased, Hints, Holder, KeepRequest, LeaseId, Mode, Modes, Release, Released,
     ReleasedOrKept, Renewal, Renewed,
 };
-use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
 
 use crate::environment::{Environment, Failure};

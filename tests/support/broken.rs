@@ -1,10 +1,11 @@
 //! A backend that is unavailable or rejects this client.
 
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ForceReleased, HintSender, Hints,
     Holder, Release, Released, Renewal, Renewed,
 };
-use tower_lock::{Backend, LockKey, LockManager};
+use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
 
 /// A backend that fails each command.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep, sleep_until};
-use tower_lock::{Acquire, Backend, Error, Held, LockManager};
+use tower_lock::backend::Backend;
+use tower_lock::manager::Acquire;
+use tower_lock::{Error, Held, LockManager};
 
 #[cfg(feature = "redis")]
 pub(crate) use on_server::*;

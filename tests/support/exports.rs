@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 
-const TRAITS: [&str; 8] = [
+const TRAITS: [&str; 11] = [
     "Backend",
     "Guarded",
     "Immediate",
     "IntoLockKeys",
     "KeyExtractor",
+    "KeyPart",
+    "KeyParts",
     "LockBy",
     "LockTarget",
     "Node",
+    "WithKind",
 ];
 
 /// Other names of types that are listed.

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
     Downgraded, Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Modes, Node,
     Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
-use tower_lock::{Backend, LockKey, LockManager, Memory};
+use tower_lock::{LockKey, LockManager, Memory};
 use uuid::Uuid;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

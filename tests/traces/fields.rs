@@ -12,7 +12,8 @@ use http::{Request, StatusCode};
 use serde_json::json;
 use tower::ServiceExt as _;
 use tower_lock::dashboard::{Dashboard, Operator};
-use tower_lock::{LockManager, RedisBackend, TraceKeys};
+use tower_lock::manager::TraceKeys;
+use tower_lock::{LockManager, RedisBackend};
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::seen::{Kind, Seen};
@@ -93,6 +94,11 @@ const ROWS: &[Row] = &[
         ],
     ),
     event(
+        "lock wait dropped",
+        "DEBUG",
+        &["lock.layer", "lock.wait_ms"],
+    ),
+    event(
         "lock lost",
         "WARN",
         &[
@@ -147,6 +153,9 @@ async fn use_all(server: RedisServer, seen: Seen) {
     drop(guard);
     let guard = next.await.unwrap();
     acquire().wait(20 * MS).await.unwrap_err();
+    let mut dropped = acquire().into_future();
+    assert!(poll!(&mut dropped).is_pending());
+    drop(dropped);
     locks.acquire("").await.unwrap_err();
     force_release(&locks, &guard.owner().to_string()).await;
     assert!(!guard.is_held());

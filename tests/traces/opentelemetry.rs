@@ -8,7 +8,8 @@ use opentelemetry::trace::{Status, TracerProvider as _};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_http::trace::TraceLayer;
-use tower_lock::{LockLayer, LockManager, Memory, OnLost, TraceKeys};
+use tower_lock::manager::TraceKeys;
+use tower_lock::{LockLayer, LockManager, Memory, OnLost};
 use tracing::{Instrument as _, info_span};
 use tracing_subscriber::layer::SubscriberExt as _;
 

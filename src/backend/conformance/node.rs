@@ -1,4 +1,4 @@
-//! The contract of [`Node`] in code, in addition to the contract of [`Backend`](crate::Backend).
+//! The contract of [`Node`] in code, in addition to the contract of [`Backend`](crate::backend::Backend).
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

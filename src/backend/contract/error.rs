@@ -74,12 +74,12 @@ impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             BackendErrorKind::Unavailable if self.may_have_taken_effect => {
-                "no usable reply from the lock store"
+                "no usable reply from the lock backend"
             }
-            BackendErrorKind::Unavailable => "lock store cannot serve the command",
-            BackendErrorKind::Misconfigured => "lock store rejects this client",
+            BackendErrorKind::Unavailable => "lock backend cannot serve the command",
+            BackendErrorKind::Misconfigured => "lock backend refuses this client",
             BackendErrorKind::Conflict => "key holds a value that is not a lock",
-            BackendErrorKind::Unsupported => "lock store does not support the command",
+            BackendErrorKind::Unsupported => "lock backend does not support the command",
         })
     }
 }

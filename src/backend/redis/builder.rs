@@ -1,6 +1,7 @@
 //! The settings of a Redis backend.
 
 mod bounds;
+mod prefix;
 mod reach;
 
 use std::fmt;
@@ -21,9 +22,9 @@ use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::self_test;
 use super::topology::{MinReplicas, NodeSettings, Open, Route, ServerSource, open};
-use crate::ConnectError;
 use crate::error::with_causes;
 use crate::task::Background;
+use crate::{ConfigError, ConnectError};
 
 /// The default watchdog timeout of a manager.
 const USUAL_LEASE: Duration = Duration::from_secs(30);
@@ -38,7 +39,9 @@ const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct RedisBackendBuilder {
     source: ServerSource,
     notify: Option<String>,
-    prefix: String,
+    prefix: Option<String>,
+    /// The prefix in the URL, which the setting replaces.
+    url_prefix: Result<Option<String>, ConfigError>,
     connections: NonZeroUsize,
     connect_timeout: Duration,
     response_timeout: Duration,
@@ -55,7 +58,11 @@ pub struct RedisBackendBuilder {
 
 impl RedisBackendBuilder {
     pub(crate) fn from_url(url: String) -> Self {
-        Self::new(ServerSource::Url(url))
+        let (url, url_prefix) = prefix::split(&url);
+        Self {
+            url_prefix,
+            ..Self::new(ServerSource::Url(url))
+        }
     }
 
     pub(crate) fn from_pool(pool: Pool) -> Self {
@@ -66,7 +73,8 @@ impl RedisBackendBuilder {
         Self {
             source,
             notify: None,
-            prefix: "lock:".to_owned(),
+            prefix: None,
+            url_prefix: Ok(None),
             connections: NonZeroUsize::MIN,
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_millis(500),
@@ -82,7 +90,7 @@ impl RedisBackendBuilder {
         }
     }
 
-    /// Sets the prefix of all names in Redis. Defaults to `lock:`.
+    /// Sets the prefix of all names in Redis. Defaults to that of the URL, `?prefix=orders:`, or to `lock:`.
     ///
     /// `""` shares names with Java services, whose `getLock("a")` is the key `a`: see
     /// [sharing locks with Redisson](crate::guide::redisson). A prefix has at most 256 bytes, without braces and
@@ -92,7 +100,7 @@ impl RedisBackendBuilder {
     /// `k` under `lock:` and the key `lock:k` under `""` exclude each other, but their
     /// [tokens](crate::guide::one_server#fencing-tokens) may repeat or decrease from one to the other.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -279,7 +287,9 @@ impl RedisBackendBuilder {
         self.validate()?;
         bounds::require_runtime()?;
         let connections = self.connections.get();
-        let names = Names::new(self.prefix, self.redisson_tokens)?;
+        let prefix = self.prefix.or(self.url_prefix?);
+        let prefix = prefix.unwrap_or_else(|| "lock:".to_owned());
+        let names = Names::new(prefix, self.redisson_tokens)?;
         let context = Arc::new(ClientContext {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
@@ -342,6 +352,7 @@ impl fmt::Debug for RedisBackendBuilder {
         // URLs and pools contain passwords, and the certificates a private key.
         f.debug_struct("RedisBackendBuilder")
             .field("prefix", &self.prefix)
+            .field("url_prefix", &self.url_prefix)
             .field("connections", &self.connections)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)

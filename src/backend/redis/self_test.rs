@@ -40,7 +40,7 @@ pub(crate) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError
     let warnings = try_join_all(trials).await?.concat();
     #[cfg(feature = "tracing")]
     for warning in &warnings {
-        tracing::warn!(address = inner.address, %warning, "lock server self-test warning");
+        tracing::warn!(address = inner.address, %warning, "lock backend self-test warning");
     }
     Ok(warnings)
 }

@@ -24,7 +24,7 @@ use crate::layer::service::{Attempt, unlocked};
 use crate::{Error, ErrorKind, LockManager};
 
 pin_project! {
-    /// The future of a [`LockService`](crate::LockService) that reads the body before it acquires the lock.
+    /// The future of a [`LockService`](crate::service::LockService) that reads the body before it acquires the lock.
     ///
     /// # Cancel safety
     ///

@@ -17,7 +17,7 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// error with 400. None of these requests acquires a lock. A request without a usable key is rejected before
     /// its body is read. A request that passes without a lock streams its body.
     ///
-    /// - The inner service receives a [`ReadBody`](crate::ReadBody) with the bytes and the trailers. Routes, handlers
+    /// - The inner service receives a [`ReadBody`](crate::service::ReadBody) with the bytes and the trailers. Routes, handlers
     ///   and extractors of axum accept it. For a service of one body type, put
     ///   [`MapRequestBodyLayer`](https://docs.rs/tower-http/latest/tower_http/map_request_body/) between them.
     /// - Each request holds up to twice `limit` in memory while it is read, and once while it waits.
@@ -58,7 +58,7 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// axum do. It is for services of hyper and tonic, and for a layer that follows another one that changes the type
     /// of the body in one `ServiceBuilder`.
     ///
-    /// The inner service receives a [`ReadBody`](crate::ReadBody). Nothing is read if the request does not wait.
+    /// The inner service receives a [`ReadBody`](crate::service::ReadBody). Nothing is read if the request does not wait.
     ///
     /// ```
     /// use tower_lock::{LockLayer, LockManager};

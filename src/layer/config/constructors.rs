@@ -25,6 +25,9 @@ impl LockLayer<ByPath> {
     /// resources share a lock. Case is kept, and query and host are not part of the key. Inside a nested axum router, the
     /// path is the original one. A handler behind two routes has the locks of two paths.
     ///
+    /// The path and its parameter are two keys: a layer [`by_path_param`](LockLayer::by_path_param) on the same route, or on
+    /// another one of the resource, does not exclude this layer.
+    ///
     /// A path with a segment `.` or `..`, or with a `%` that two hexadecimal digits do not follow, is rejected with
     /// 400. Clients and proxies resolve dot segments, and routers do not.
     ///
@@ -61,12 +64,14 @@ impl LockLayer<ByPathParam> {
     /// Creates a layer with one lock per value of a parameter of the axum route.
     ///
     /// The key is `LockKey::from_parts([name, value])` with the decoded value. Routes that use one name for a
-    /// parameter share locks. [`Locked`](crate::Locked) and jobs share them if they use the same two parts.
+    /// parameter share locks: `/orders/{id}` and `/customers/{id}` exclude each other, unless one of them sets
+    /// [`kind`](Self::kind). [`Locked`](crate::Locked) and jobs share them if they use the same two parts. A layer
+    /// [`by_path`](LockLayer::by_path) has other keys, and does not exclude this one.
     ///
     /// A route without the parameter, or with two of this name, is a mistake of the program. So is a layer around
     /// the `Router`, where no parameters exist yet. Each such request is rejected with 500 `lock-misconfigured`,
     /// and the layer logs the mistake once, as an error. Under `Router::layer`, a request that no route matches is
-    /// rejected with 404, without the inner service: a fallback must not run unlocked. For a `Router` inside another
+    /// rejected with 404, without the inner service: a fallback must not run unlocked. Safe methods pass all of that. For a `Router` inside another
     /// one, use `nest` or `nest_service`. Behind `route_service`, wrapped in another service, its unmatched requests
     /// are rejected with 500: they have the matched path of the outer route, which lacks the parameter.
     ///

@@ -43,12 +43,14 @@ use crate::layer::keys::{KeyExtractor, Keyed};
 ///
 /// # Defaults and limits
 ///
-/// - All methods are locked, `GET` included, unless [`writes_only`](Self::writes_only) is set.
+/// - GET, HEAD, OPTIONS and TRACE pass without a lock, and have no [`Held`](crate::Held), unless
+///   [`all_methods`](Self::all_methods), [`shared_reads`](Self::shared_reads) or [`permits`](Self::permits) is set. They
+///   keep the scope of the layer, so [`Locked`](crate::Locked) in their handlers locks.
 /// - A request waits for its lock for the manager's wait, 5 s by default. [`wait`](Self::wait) and
 ///   [`no_wait`](Self::no_wait) change it for one layer.
 /// - A request locks at most 16 keys ([`LockKeys::MAX`](crate::LockKeys::MAX)) in one layer, all or none. A request
 ///   with more is rejected with 400.
-/// - A request holds one key at most 64 times ([`MAX_HOLD_COUNT`](crate::MAX_HOLD_COUNT)), over all nested layers and
+/// - A request holds one key at most 64 times ([`MAX_HOLD_COUNT`](crate::manager::MAX_HOLD_COUNT)), over all nested layers and
 ///   extractors. The next acquire is rejected with 500.
 ///
 /// # Where to put it
@@ -58,7 +60,7 @@ use crate::layer::keys::{KeyExtractor, Keyed};
 ///   `any(handler).route_layer(..)` panics, because axum counts the handler of `any` as a fallback: use
 ///   `any(handler).layer(..)`.
 /// - *Authentication and validation outside of it.* A client without permission must not block other clients. CORS
-///   goes outside as well, so that a preflight does not wait.
+///   goes outside as well, so that a preflight does not wait under [`all_methods`](Self::all_methods).
 /// - *Slow clients.* The lock is acquired when the head of the request has arrived. A client that sends its body slowly
 ///   holds the lock, for at most [`max_hold`](Self::max_hold). If clients are not trusted, set
 ///   [`read_body_first`](Self::read_body_first), or use [`Locked<Json<T>>`](crate::Locked), which locks after the body.
@@ -138,7 +140,7 @@ impl<K: KeyExtractor> LockLayer<K> {
         options.passing = options.passing.counted_by(locks.shared_tally());
         Self {
             locks,
-            keys: Arc::new(Keyed::new(keys)),
+            keys: Arc::new(Keyed::of(keys)),
             options,
         }
     }

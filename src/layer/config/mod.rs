@@ -3,13 +3,12 @@
 mod constructors;
 mod layer;
 mod options;
-mod prefer;
+mod requests;
 mod settings;
 mod unlocked;
 
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub(super) use options::{BoxedBody, Options, Wait, assert_valid};
-pub(super) use prefer::confirm_wait;
 pub use unlocked::{OnUnavailable, Unlocked};
 pub(super) use unlocked::{Passed, mark_unlocked};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::request::Parts;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
-use super::prefer::PreferredWait;
 use super::unlocked::Passing;
 use crate::layer::rejection::LockRejection;
 use crate::lock::{valid_lease, valid_wait};
@@ -42,7 +42,6 @@ type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(in crate::layer) wait: Wait,
-    pub(in crate::layer) honors_preferred_wait: bool,
     pub(in crate::layer) lease: Option<Duration>,
     pub(in crate::layer) max_hold: Duration,
     pub(in crate::layer) reads: Reads,
@@ -56,7 +55,6 @@ pub(crate) struct Options {
     pub(in crate::layer) passing: Passing,
     pub(in crate::layer) on_reject: Option<Arc<OnReject>>,
     pub(in crate::layer) name: Option<Arc<str>>,
-    pub(in crate::layer) server_timing: bool,
 }
 
 /// The most requests of one key at a time.
@@ -69,11 +67,12 @@ pub(in crate::layer) enum Permits {
 /// How the requests with safe methods are locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::layer) enum Reads {
-    /// As all others.
-    Exclusive,
+    /// They need no lock.
+    Unlocked,
     /// GET and HEAD share their locks, OPTIONS and TRACE need none.
     Shared,
-    Unlocked,
+    /// As all others.
+    Exclusive,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -88,10 +87,9 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             wait: Wait::Default,
-            honors_preferred_wait: false,
             lease: None,
             max_hold: Duration::from_secs(5 * 60),
-            reads: Reads::Exclusive,
+            reads: Reads::Unlocked,
             skip: None,
             permits: None,
             busy_status: None,
@@ -100,7 +98,6 @@ impl Default for Options {
             passing: Passing::default(),
             on_reject: None,
             name: None,
-            server_timing: false,
         }
     }
 }
@@ -148,12 +145,14 @@ impl Options {
         self.name.as_deref()
     }
 
-    /// Returns `true` if a request with this method needs no lock.
-    pub(in crate::layer) fn exempts(&self, method: &Method) -> bool {
+    /// Returns `true` if the method of this request needs no lock.
+    pub(in crate::layer) fn exempts(&self, request: &Parts) -> bool {
         match self.reads {
+            // A limit is about the load of all requests.
+            _ if self.permits.is_some() => false,
+            Reads::Unlocked => is_read(request),
+            Reads::Shared => [Method::OPTIONS, Method::TRACE].contains(&request.method),
             Reads::Exclusive => false,
-            Reads::Unlocked => method.is_safe(),
-            Reads::Shared => *method == Method::OPTIONS || *method == Method::TRACE,
         }
     }
 
@@ -165,9 +164,9 @@ impl Options {
         })
     }
 
-    /// Returns `true` if a request with this method gets a shared lock.
-    pub(in crate::layer) fn shares(&self, method: &Method) -> bool {
-        self.reads == Reads::Shared && method.is_safe()
+    /// Returns `true` if this request gets a shared lock.
+    pub(in crate::layer) fn shares(&self, request: &Parts) -> bool {
+        self.reads == Reads::Shared && is_read(request)
     }
 
     /// Whether a request whose lock is lost is aborted.
@@ -177,23 +176,6 @@ impl Options {
         } else {
             self.on_lost
         }
-    }
-
-    /// Returns the wait that the client prefers, if the layer honors that and waits at all.
-    pub(in crate::layer) fn preferred_wait(
-        &self,
-        locks: &LockManager,
-        headers: &HeaderMap,
-    ) -> Option<PreferredWait> {
-        if !self.honors_preferred_wait || self.passing.observe_only {
-            return None;
-        }
-        let limit = match self.wait {
-            Wait::Default => locks.default_wait(),
-            Wait::For(wait) => wait,
-            Wait::No => Duration::ZERO,
-        };
-        PreferredWait::read(headers, limit)
     }
 
     /// Returns `true` if the program passes this request without a lock.
@@ -206,13 +188,11 @@ impl Options {
         locks: &LockManager,
         keys: LockKeys,
         owner: Owner,
-        preferred: Option<Duration>,
     ) -> Acquire {
         let acquire = self.acquire_in_scope(locks, keys, owner);
-        match preferred {
-            _ if self.passing.observe_only => acquire.no_wait(),
-            Some(wait) => acquire.wait(wait),
-            None => acquire,
+        match self.passing.observe_only {
+            true => acquire.no_wait(),
+            false => acquire,
         }
     }
 
@@ -239,49 +219,34 @@ impl Options {
     }
 }
 
+/// Returns `true` if the method is safe (RFC 9110 §9.2.1), and the request does not ask for another protocol.
+///
+/// A WebSocket is a GET over HTTP/1.1 that asks for an upgrade, and a `CONNECT` over HTTP/2. Both are locked.
+fn is_read(request: &Parts) -> bool {
+    request.method.is_safe() && !(request.method == Method::GET && asks_for_upgrade(request))
+}
+
+fn asks_for_upgrade(request: &Parts) -> bool {
+    let lines = request.headers.get_all(CONNECTION).iter();
+    let mut options = lines
+        .map(HeaderValue::as_bytes)
+        .flat_map(|line| line.split(|&byte| byte == b','));
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+}
+
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("name", &self.name)
             .field("wait", &self.wait)
-            .field("honors_preferred_wait", &self.honors_preferred_wait)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
             .field("reads", &self.reads)
             .field("busy_status", &self.busy_status)
-            .field("server_timing", &self.server_timing)
             .field("release_at_head", &self.release_at_head)
             .field("on_lost", &self.on_lost)
             .field("observe_only", &self.passing.observe_only)
             .field("on_unavailable", &self.passing.on_unavailable)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn preferred_wait_is_bounded_by_wait_of_layer() {
-        let builder = LockManager::builder(crate::backend::Memory::new());
-        let locks = builder.wait(Duration::from_secs(3)).build();
-        let locks = locks.expect("a valid wait");
-        let mut headers = HeaderMap::new();
-        headers.insert("prefer", "wait=9".parse().expect("a header value"));
-        for (wait, limit) in [
-            (Wait::Default, 3),
-            (Wait::For(Duration::from_secs(2)), 2),
-            (Wait::No, 0),
-        ] {
-            let options = Options {
-                wait,
-                honors_preferred_wait: true,
-                ..Options::default()
-            };
-            let read = options.preferred_wait(&locks, &headers);
-            let read = read.map(|preferred| preferred.wait);
-            assert_eq!(read, Some(Duration::from_secs(limit)), "{wait:?}");
-        }
     }
 }

@@ -1,56 +1,18 @@
 //! The settings of the layer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
 use super::layer::LockLayer;
-use super::options::{OnLost, Permits, Reads, Wait, assert_valid};
+use super::options::{OnLost, Wait};
 use super::unlocked::OnUnavailable;
 use crate::layer::rejection::LockRejection;
-use crate::lock::valid_permits;
 
 impl<K> LockLayer<K> {
-    /// Adds the header `Server-Timing` to each response, with the time that the request waited for its lock. Off by
-    /// default.
-    ///
-    /// A browser shows `lock;dur=12.3;desc=handoff` in its network view. The description is how the lock was granted
-    /// ([`Via`](crate::Via)), or why not, for instance `busy`. It is `lost` if the lock was lost before the head of the
-    /// response. The duration is in milliseconds, and 0 if the request did not wait. Each nested layer adds a value,
-    /// the inner layer first. gRPC responses have no such header. **Clients can measure by it how busy a resource
-    /// is.** Each response also has a [`LockTiming`](crate::LockTiming) in its extensions, for instance for
-    /// `TraceLayer::on_response` of tower-http.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::convert::Infallible;
-    ///
-    /// use http::{Request, Response};
-    /// use tower::{Layer, ServiceExt, service_fn};
-    /// use tower_lock::{LockLayer, LockManager, LockTiming, Via};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory()).server_timing();
-    /// let service = layer.layer(service_fn(async |_: Request<String>| {
-    ///     Ok::<_, Infallible>(Response::new(String::new()))
-    /// }));
-    /// let request = Request::put("/orders/42").body(String::new())?;
-    /// let response = service.oneshot(request).await?;
-    /// let timing = response.extensions().get::<LockTiming>().expect("the layer adds it");
-    /// assert_eq!(timing.via, Some(Via::Backend));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn server_timing(mut self) -> Self {
-        self.options.server_timing = true;
-        self
-    }
-
     /// Sets the name under which metrics and events report the locks of this layer. Defaults to none.
     ///
     /// The name is no part of the key: two layers with different names and the same key exclude each other.
@@ -84,6 +46,8 @@ impl<K> LockLayer<K> {
     /// | 10 s, outside | 409 after 5 s | timeout after 10 s: the handler had 6 s |
     /// | 10 s, inside | 409 after 5 s | timeout after 14 s: the handler had 10 s |
     ///
+    /// A request that a timeout outside ends while it waits is counted with the outcome `cancelled`, and logged at debug.
+    ///
     /// # Panics
     ///
     /// Panics if `wait` is longer than 366 days.
@@ -96,17 +60,6 @@ impl<K> LockLayer<K> {
     /// Makes each request attempt once: a request for a busy resource is rejected at once.
     pub fn no_wait(mut self) -> Self {
         self.options.wait = Wait::No;
-        self
-    }
-
-    /// Lets the client shorten the wait by `Prefer: wait=N` (RFC 7240), in seconds. Off by default.
-    ///
-    /// The wait of the layer remains the maximum; `wait=0` is a single attempt. The response to a request with
-    /// this preference carries `Preference-Applied: wait=N` with the whole seconds that apply, also if it is a
-    /// rejection. A malformed preference is ignored, and so is each one under [`observe_only`](Self::observe_only), which
-    /// does not wait.
-    pub fn honor_prefer_wait(mut self) -> Self {
-        self.options.honors_preferred_wait = true;
         self
     }
 
@@ -137,92 +90,8 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// Passes GET, HEAD, OPTIONS and TRACE without a lock. By default, these requests are locked too.
-    ///
-    /// A WebSocket is a GET over HTTP/1.1, which passes, and a `CONNECT` over HTTP/2, which is locked until its head.
-    pub fn writes_only(mut self) -> Self {
-        self.options.reads = Reads::Unlocked;
-        self
-    }
-
-    /// Lets the requests GET and HEAD share their locks, so that they exclude writes, and not each other. Passes OPTIONS
-    /// and TRACE without a lock. All other methods lock exclusively. By default, all methods do.
-    ///
-    /// While a write waits, no further read joins. Of this setting and [`writes_only`](Self::writes_only), the last one
-    /// counts. If the backend has no [shared locks](crate::Acquire::shared), these requests are rejected with 500
-    /// `lock-option-invalid`.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory()).shared_reads();
-    /// # drop(layer);
-    /// ```
-    pub fn shared_reads(mut self) -> Self {
-        self.options.reads = Reads::Shared;
-        self
-    }
-
-    /// Lets at most `limit` requests of one key run at a time, over all processes, instead of one. From 1 to 10,000.
-    ///
-    /// A request above the limit waits for its [permit](crate::Acquire::permits), and is rejected with 429
-    /// `permits-exhausted` after its wait. [`status`](Self::status) sets another status. Requests with and without
-    /// permits of one key exclude each other. This setting replaces [`shared_reads`](Self::shared_reads) for the requests
-    /// that it locks. If the backend has no permits, they are rejected with 500 `lock-option-invalid`.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `limit` is out of bounds.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_header(LockManager::in_memory(), "x-tenant").permits(10);
-    /// # drop(layer);
-    /// ```
-    #[track_caller]
-    pub fn permits(mut self, limit: u32) -> Self {
-        assert_valid(valid_permits(limit).map(drop));
-        self.options.permits = Some(Permits::Fixed(limit));
-        self
-    }
-
-    /// Sets the limit of [`permits`](Self::permits) for each request. A request whose limit is out of bounds is rejected
-    /// with 500 `lock-option-invalid`.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_header(LockManager::in_memory(), "x-tenant")
-    ///     .permits_with(|request| if request.headers.contains_key("x-paid") { 100 } else { 10 });
-    /// # drop(layer);
-    /// ```
-    pub fn permits_with(
-        mut self,
-        limit_of: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
-    ) -> Self {
-        self.options.permits = Some(Permits::Of(Arc::new(limit_of)));
-        self
-    }
-
-    /// Passes requests without a lock if `skip` returns `true`, in addition to those of
-    /// [`writes_only`](Self::writes_only). By default, each request that has a key is locked.
-    ///
-    /// `skip` runs before the key is extracted. A second call replaces the first.
-    ///
-    /// ```
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory())
-    ///     .skip(|request| request.uri.path() == "/health");
-    /// # drop(layer);
-    /// ```
-    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.options.skip = Some(Arc::new(skip));
-        self
-    }
-
-    /// Sets the status when the resource is busy. Defaults to 409 Conflict. Clients that know WebDAV expect 423 Locked.
+    /// Sets the status when the resource is busy. Defaults to that of the layer or scope around, or to 409 Conflict.
+    /// Clients that know WebDAV expect 423 Locked.
     ///
     /// # Panics
     ///
@@ -258,7 +127,7 @@ impl<K> LockLayer<K> {
     /// Passes each request without a lock that would be rejected: for the first week in production. Off by default.
     ///
     /// The layer makes one attempt without waiting. If it fails for any reason, the request runs at once without
-    /// a lock, and carries the extension [`Unlocked`](crate::Unlocked). The rejection that it would have received
+    /// a lock, and carries the extension [`Unlocked`](crate::service::Unlocked). The rejection that it would have received
     /// is counted as `tower_lock_unlocked_total` and logged as an event of level `INFO`. With a
     /// wait, some of these requests would be granted their lock. A handler whose lock is lost is not aborted,
     /// even with [`OnLost::Abort`].
@@ -277,7 +146,8 @@ impl<K> LockLayer<K> {
     /// # fn main() {
     /// use axum::routing::put;
     /// use axum::{Extension, Router};
-    /// use tower_lock::{Held, LockLayer, LockManager, Unlocked};
+    /// use tower_lock::{Held, LockLayer, LockManager};
+    /// use tower_lock::service::Unlocked;
     ///
     /// async fn write(held: Option<Held>, unlocked: Option<Extension<Unlocked>>) -> String {
     ///     match (held, unlocked) {
@@ -305,7 +175,7 @@ impl<K> LockLayer<K> {
     ///
     /// **With [`OnUnavailable::Pass`], requests with the same key run concurrently during an outage.** Choose it
     /// only if the storage itself rejects conflicting writes. Each request still spends its whole wait first.
-    /// A request that passes carries the extension [`Unlocked`](crate::Unlocked), its response the header
+    /// A request that passes carries the extension [`Unlocked`](crate::service::Unlocked), its response the header
     /// `tower-lock: unlocked`. It is counted as `tower_lock_unlocked_total`; the first one of an outage is
     /// logged as a warning, at most one in 10 s.
     ///
@@ -324,7 +194,8 @@ impl<K> LockLayer<K> {
     }
 
     /// Sets a function that creates the response to a request that did not get its lock, or lost it before the head.
-    /// Defaults to problem details.
+    /// Defaults to that of the layer or scope around, or to problem details. A
+    /// [`LockScopeLayer`](crate::LockScopeLayer) around the router thus sets it for all layers.
     ///
     /// The body can be a `String`, axum's body, or any other body of [`Bytes`]. The layer completes the response:
     ///

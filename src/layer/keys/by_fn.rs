@@ -45,7 +45,8 @@ impl<F> fmt::Debug for ByFn<F> {
 /// | `Result` with [`InvalidKey`] | `Err` is rejected with 400, or with 500 for [`InvalidKey::Setup`]. |
 ///
 /// ```
-/// use tower_lock::{IntoLockKeys, LockKey};
+/// use tower_lock::LockKey;
+/// use tower_lock::keys::IntoLockKeys;
 ///
 /// let keys = Some(LockKey::new("order:42")).into_lock_keys();
 /// assert_eq!(keys, Ok(Some(LockKey::new("order:42").into())));

@@ -1,5 +1,7 @@
 //! A header as the key.
 
+use std::borrow::Cow;
+
 use http::HeaderName;
 use http::header::HOST;
 use http::request::Parts;
@@ -14,24 +16,26 @@ use crate::{InvalidKey, LockKeys};
 #[derive(Debug, Clone)]
 pub struct ByHeader {
     name: HeaderName,
+    pub(super) kind: Option<Cow<'static, str>>,
 }
 
 impl ByHeader {
     pub(in crate::layer) fn new(name: HeaderName) -> Self {
-        Self { name }
+        Self { name, kind: None }
     }
 }
 
 impl KeyExtractor for ByHeader {
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
         let source = ValueSource {
-            kind: "header",
+            place: "header",
             name: self.name.as_str(),
         };
+        let kind = self.kind.as_deref();
         if self.name == HOST {
-            return source.key(host::of(request)?.as_bytes());
+            return source.key(kind, host::of(request)?.as_bytes());
         }
         let value = source.only(request.headers.get_all(&self.name).iter())?;
-        source.key(value.as_bytes())
+        source.key(kind, value.as_bytes())
     }
 }

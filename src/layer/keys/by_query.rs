@@ -13,18 +13,19 @@ use crate::{InvalidKey, LockKeys};
 #[derive(Debug, Clone)]
 pub struct ByQuery {
     name: Cow<'static, str>,
+    pub(super) kind: Option<Cow<'static, str>>,
 }
 
 impl ByQuery {
     pub(in crate::layer) fn new(name: Cow<'static, str>) -> Self {
-        Self { name }
+        Self { name, kind: None }
     }
 }
 
 impl KeyExtractor for ByQuery {
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
         let source = ValueSource {
-            kind: "query parameter",
+            place: "query parameter",
             name: &self.name,
         };
         let query = request.uri.query().unwrap_or_default();
@@ -35,7 +36,7 @@ impl KeyExtractor for ByQuery {
             .map(|(_, value)| value);
         let value = form_decode(source.only(values)?);
         match std::str::from_utf8(&value) {
-            Ok(_) => source.key(&value),
+            Ok(_) => source.key(self.kind.as_deref(), &value),
             Err(_) => Err(InvalidKey::undecodable(source.to_string())),
         }
     }

@@ -49,6 +49,12 @@ pub trait KeyExtractor {
     fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
         self.extract(request)
     }
+
+    /// Returns the names of path parameters that are the kind of the keys, or none.
+    #[doc(hidden)]
+    fn parameters(&self) -> Vec<&str> {
+        Vec::new()
+    }
 }
 
 impl<F> KeyExtractor for F

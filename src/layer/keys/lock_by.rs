@@ -22,7 +22,7 @@ use crate::{LockGuard, LockKeys};
 ///
 /// impl LockBy<Path<(String, u64)>> for ByOrder {
 ///     fn lock_keys(Path((shop, order)): &Path<(String, u64)>) -> LockKeys {
-///         LockKey::from_parts(["order", shop, &order.to_string()]).into()
+///         LockKey::from_parts(("order", shop, order)).into()
 ///     }
 /// }
 ///
@@ -65,7 +65,7 @@ impl<T: LockTarget> LockBy<T> for FromTarget {
     }
 }
 
-/// The keys of `By`, all locked [shared](crate::Acquire::shared): see [`LockedShared`](crate::LockedShared).
+/// The keys of `By`, all locked [shared](crate::manager::Acquire::shared): see [`LockedShared`](crate::LockedShared).
 #[derive(Debug, Clone, Copy)]
 pub struct Shared<By = FromTarget>(PhantomData<By>);
 

@@ -9,9 +9,12 @@ mod by_query;
 mod extractor;
 mod host;
 mod keyed;
+mod kind;
 #[cfg(feature = "axum")]
 mod lock_by;
 mod path;
+#[cfg(feature = "axum")]
+mod shared_kind;
 mod source;
 mod target;
 #[cfg(test)]
@@ -23,6 +26,7 @@ pub use by_header::ByHeader;
 pub use by_query::ByQuery;
 pub use extractor::KeyExtractor;
 pub(super) use keyed::Keyed;
+pub use kind::WithKind;
 #[cfg(feature = "axum")]
 pub use lock_by::{FromTarget, Guarded, LockBy, Shared};
 pub use path::ByPath;

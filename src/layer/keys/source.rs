@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::{InvalidKey, LockKey, LockKeys};
 
-/// The kind and the name of the value, as a client reads them: ``header `x-account` ``.
+/// The place and the name of the value, as a client reads them: ``header `x-account` ``.
 #[derive(Clone, Copy)]
 pub(super) struct ValueSource<'n> {
-    pub(super) kind: &'static str,
+    pub(super) place: &'static str,
     pub(super) name: &'n str,
 }
 
@@ -22,18 +22,22 @@ impl ValueSource<'_> {
         }
     }
 
-    /// Returns the key of the name and the value.
-    pub(super) fn key(self, value: &[u8]) -> Result<Option<LockKeys>, InvalidKey> {
+    /// Returns the key of the kind and the value. By default, the kind is the name.
+    pub(super) fn key(
+        self,
+        kind: Option<&str>,
+        value: &[u8],
+    ) -> Result<Option<LockKeys>, InvalidKey> {
         if value.is_empty() {
             return Err(InvalidKey::empty_value(self.to_string()));
         }
-        let parts = [self.name.as_bytes(), value];
+        let parts = [kind.unwrap_or(self.name).as_bytes(), value];
         Ok(Some(LockKey::from_parts(parts).into()))
     }
 }
 
 impl fmt::Display for ValueSource<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} `{}`", self.kind, self.name)
+        write!(f, "{} `{}`", self.place, self.name)
     }
 }

@@ -24,8 +24,6 @@ pub(crate) struct RequestInfo {
     pub(crate) head: bool,
     /// After a successful response, the connection is a tunnel.
     pub(crate) connect: bool,
-    /// The seconds of the client's preferred wait that apply, for `Preference-Applied`.
-    pub(crate) applied_wait: Option<u32>,
 }
 
 impl RequestInfo {
@@ -34,7 +32,6 @@ impl RequestInfo {
         form: Form::Problem,
         head: false,
         connect: false,
-        applied_wait: None,
     };
 
     pub(crate) fn in_parts(request: &Parts) -> Self {
@@ -50,7 +47,6 @@ impl RequestInfo {
             form: Form::for_client(headers),
             head: method == Method::HEAD,
             connect: method == Method::CONNECT,
-            applied_wait: None,
         }
     }
 }

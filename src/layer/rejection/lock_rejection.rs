@@ -1,7 +1,6 @@
 //! A rejected request, and its response.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -10,7 +9,6 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::form::{Form, RequestInfo};
 use super::problem::{PROBLEMS, Problem};
-use super::timing::LockTiming;
 use crate::jitter::shortened;
 use crate::{Error, ErrorKind, LostReason};
 
@@ -23,15 +21,21 @@ pub struct LockRejection {
     error: Error,
     status: StatusCode,
     waited: Option<Duration>,
-    queue_position: Option<NonZeroU32>,
     retry_after: Option<Duration>,
     request_info: RequestInfo,
-    /// A layer or scope has applied its settings.
-    is_rendered: bool,
+    applied: Applied,
     /// The handler returned the error, and may have done a part of its work before.
     is_in_handler: bool,
     lost_reason: Option<LostReason>,
-    lost_timing: Option<LockTiming>,
+}
+
+/// What the layers and scopes around the source of a rejection have applied. The innermost setting counts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Applied {
+    /// The first of them has rendered the rejection for its client.
+    response: bool,
+    status: bool,
+    on_reject: bool,
 }
 
 /// The `Retry-After` if the engine has no estimate.
@@ -53,13 +57,11 @@ impl LockRejection {
             error,
             status: problem.status,
             waited: waited.filter(|_| problem.temporary),
-            queue_position: None,
             retry_after,
             request_info,
-            is_rendered: false,
+            applied: Applied::default(),
             is_in_handler: false,
             lost_reason: None,
-            lost_timing: None,
         }
     }
 
@@ -81,41 +83,28 @@ impl LockRejection {
         }
     }
 
-    /// Sets the position that the request had in the queue.
-    pub(crate) fn with_queue_position(mut self, queue_position: Option<NonZeroU32>) -> Self {
-        self.queue_position = queue_position;
-        self
-    }
-
-    pub(in crate::layer) fn queue_position(&self) -> Option<NonZeroU32> {
-        self.queue_position
-    }
-
-    /// The rejection of a request that lost a lock. `timing` is that of the acquire by the layer.
-    pub(in crate::layer) fn lost(
-        reason: Option<LostReason>,
-        timing: Option<LockTiming>,
-        request_info: RequestInfo,
-    ) -> Self {
+    /// The rejection of a request that lost a lock.
+    pub(in crate::layer) fn lost(reason: Option<LostReason>, request_info: RequestInfo) -> Self {
         Self {
             lost_reason: reason,
-            lost_timing: timing,
             ..Self::new(Error::new(ErrorKind::Lost), request_info, None)
         }
     }
 
-    pub(in crate::layer) fn lost_timing(&self) -> Option<LockTiming> {
-        self.lost_timing
+    /// Returns `true` before a layer or scope has rendered the rejection.
+    pub(in crate::layer) fn is_fresh(&self) -> bool {
+        !self.applied.response
     }
 
-    pub(in crate::layer) fn into_rendered(mut self) -> Self {
-        self.is_rendered = true;
+    /// Returns the rejection as a layer or scope renders it.
+    pub(in crate::layer) fn into_rendered(mut self, with_on_reject: bool) -> Self {
+        self.applied.response = true;
+        self.applied.on_reject |= with_on_reject;
         self
     }
 
-    /// Returns the rejection from a handler or an extractor, to be rendered again for the
-    /// client by the innermost layer or scope. Returns `None` for a response with another status, which the
-    /// handler chose.
+    /// Returns the rejection from a handler, an extractor or a layer inside, to be rendered again for the
+    /// client. Returns `None` for a response with another status, which the handler chose, and after an `on_reject`.
     pub(in crate::layer) fn of_handler<B>(
         response: &Response<B>,
         request_info: RequestInfo,
@@ -123,26 +112,24 @@ impl LockRejection {
         let rejection = response.extensions().get::<Self>()?;
         let is_unchanged =
             response.status() == rejection.status || rejection.request_info.form == Form::Grpc;
-        (!rejection.is_rendered && is_unchanged).then(|| Self {
+        (!rejection.applied.on_reject && is_unchanged).then(|| Self {
             request_info,
             ..rejection.clone()
         })
     }
 
-    /// Sets the status for a busy resource, or for one without a free permit. Other kinds keep their own.
+    /// Returns `true` if a status for a busy resource, or for one without a free permit, is due. Other kinds keep their own.
+    pub(in crate::layer) fn takes_busy_status(&self) -> bool {
+        !self.applied.status && matches!(self.kind(), ErrorKind::Busy | ErrorKind::PermitsExhausted)
+    }
+
+    /// Sets the status for a busy resource, unless a layer or scope inside has set it.
     pub(in crate::layer) fn busy_status(mut self, status: Option<StatusCode>) -> Self {
-        if let (ErrorKind::Busy | ErrorKind::Full, Some(status)) = (self.kind(), status) {
+        if let Some(status) = status.filter(|_| self.takes_busy_status()) {
             self.status = status;
+            self.applied.status = true;
         }
         self
-    }
-
-    pub(in crate::layer) fn request_info(&self) -> RequestInfo {
-        self.request_info
-    }
-
-    pub(in crate::layer) fn applied_wait(&self) -> Option<u32> {
-        self.request_info.applied_wait
     }
 
     /// Returns the error of the acquire, or of the loss.

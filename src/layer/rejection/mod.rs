@@ -5,9 +5,6 @@
 mod form;
 mod lock_rejection;
 mod problem;
-mod timing;
 
 pub(crate) use form::RequestInfo;
 pub use lock_rejection::LockRejection;
-pub use timing::LockTiming;
-pub(super) use timing::SERVER_TIMING;

@@ -55,7 +55,7 @@ impl Problem {
                 temporary: true,
                 grpc: GrpcStatus::Aborted,
             },
-            ErrorKind::Full => Self {
+            ErrorKind::PermitsExhausted => Self {
                 name: Some("permits-exhausted"),
                 status: StatusCode::TOO_MANY_REQUESTS,
                 title: "No permit free",
@@ -80,7 +80,7 @@ impl Problem {
                 grpc: GrpcStatus::ResourceExhausted,
             },
             // A client sees the same status, but waiting does not help.
-            ErrorKind::Misconfigured => Self {
+            ErrorKind::Refused => Self {
                 detail: "the store of the locks rejects this server; report this to its operator",
                 temporary: false,
                 ..Self::of(ErrorKind::Unavailable)
@@ -118,7 +118,7 @@ impl Problem {
                 temporary: false,
                 grpc: GrpcStatus::InvalidArgument,
             },
-            ErrorKind::InvalidSetup => Self {
+            ErrorKind::Misconfigured => Self {
                 name: Some("lock-misconfigured"),
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock misconfigured",
@@ -207,16 +207,16 @@ mod tests {
         let page = include_str!("../../guide/problems.rs");
         for kind in [
             ErrorKind::Busy,
-            ErrorKind::Full,
+            ErrorKind::PermitsExhausted,
             ErrorKind::TooManyWaiters,
             ErrorKind::Overloaded,
             ErrorKind::Unavailable,
-            ErrorKind::Misconfigured,
+            ErrorKind::Refused,
             ErrorKind::Lost,
             ErrorKind::ShuttingDown,
             ErrorKind::InvalidKey,
             ErrorKind::NoRoute,
-            ErrorKind::InvalidSetup,
+            ErrorKind::Misconfigured,
             ErrorKind::InvalidOption,
             ErrorKind::KeyConflict,
             ErrorKind::ReentrancyLimit,

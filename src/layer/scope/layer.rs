@@ -30,7 +30,8 @@ use crate::layer::config::{OnLost, Options, Wait};
 /// - A handler hands over guards of its own with [`LockScope::keep`](crate::LockScope::keep).
 ///
 /// The settings apply to each `Locked` in the scope. Of several scopes, all settings of the innermost apply,
-/// defaults included.
+/// defaults included. Only [`status`](Self::status) and [`on_reject`](Self::on_reject) are inherited: a scope around a
+/// router sets them for all layers and scopes inside that do not set their own.
 ///
 /// ```
 /// # #[cfg(not(feature = "axum"))]
@@ -138,9 +139,10 @@ impl LockScopeLayer {
         self
     }
 
-    /// Sets the status when the resource is busy. Defaults to 409 Conflict.
+    /// Sets the status when the resource is busy. Defaults to that of the layer or scope around, or to 409 Conflict.
     ///
-    /// The setting also applies to an [`Error`](crate::Error) that the handler returns.
+    /// The setting also applies to an [`Error`](crate::Error) that the handler returns, and to layers inside without a
+    /// status of their own.
     ///
     /// # Panics
     ///
@@ -158,10 +160,11 @@ impl LockScopeLayer {
     }
 
     /// Sets a function that creates the response to a request that did not get its lock, or lost it before
-    /// the head. Defaults to problem details. [`LockLayer::on_reject`](crate::LockLayer::on_reject) states what the
+    /// the head. Defaults to that of the layer or scope around, or to problem details. [`LockLayer::on_reject`](crate::LockLayer::on_reject) states what the
     /// function may omit.
     ///
-    /// The setting also applies to an [`Error`](crate::Error) that the handler returns.
+    /// The setting also applies to an [`Error`](crate::Error) that the handler returns, and to layers inside without an
+    /// `on_reject` of their own.
     pub fn on_reject<F, B>(mut self, on_reject: F) -> Self
     where
         F: Fn(LockRejection) -> Response<B> + Send + Sync + 'static,

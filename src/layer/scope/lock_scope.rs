@@ -11,12 +11,14 @@ use crate::layer::config::Options;
 use crate::layer::read_body::ReadBody;
 use crate::layer::request_locks::RequestLocks;
 use crate::lock::Heir;
-use crate::{Held, LockGuard};
+use crate::{Held, LockGuard, LockManager, Owner};
 
 /// The scope of a request, which keeps guards until the response is complete.
 ///
 /// A [`LockScopeLayer`](crate::LockScopeLayer) and every [`LockLayer`](crate::LockLayer) open a scope. With the feature
 /// `axum`, this type is an extractor. Without a scope it rejects the request with 500, and `Option<LockScope>` is `None`.
+///
+/// A handler acquires its locks with [`acquire`](Self::acquire). [`keep`](Self::keep) is for guards that it has already:
 ///
 /// ```
 /// # #[cfg(not(feature = "axum"))]
@@ -73,6 +75,8 @@ pub(super) struct ScopeState {
     /// Registered guards that the watch has not seen yet.
     pub(super) new: Vec<Held>,
     pub(super) kept: Vec<LockGuard>,
+    /// The owners of the request that the scope knows, one per manager.
+    pub(super) owners: Vec<Owner>,
     /// Set between two polls of the request.
     pub(super) waker: Option<Waker>,
 }
@@ -81,7 +85,37 @@ impl LockScope {
     /// Returns the innermost scope of the request, or `None` without a layer that opens one.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Option<Self> {
-        RequestLocks::scope(extensions)
+        let scope = RequestLocks::scope(extensions)?;
+        for owner in RequestLocks::owners(extensions) {
+            scope.add_owner(owner);
+        }
+        Some(scope)
+    }
+
+    /// Adds an owner of the request, with which the handler acquires.
+    pub(crate) fn add_owner(&self, owner: Owner) {
+        let owners = &mut self.shared.state().owners;
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+
+    /// Returns the owner that the scope knows for a manager.
+    pub(in crate::layer) fn known_owner(&self, locks: &LockManager) -> Option<Owner> {
+        let state = self.shared.state();
+        let mut owners = state.owners.iter().copied();
+        owners.find(|owner| locks.has_created(*owner))
+    }
+
+    /// Returns the owner of the request for a manager. The first call may create it.
+    pub(super) fn owner(&self, locks: &LockManager) -> Owner {
+        let owners = &mut self.shared.state().owners;
+        let known = owners.iter().find(|owner| locks.has_created(**owner));
+        known.copied().unwrap_or_else(|| {
+            let owner = locks.new_owner();
+            owners.push(owner);
+            owner
+        })
     }
 
     /// Keeps the lock until the response is complete. If the lock is lost before, the handler is aborted as
@@ -101,7 +135,6 @@ impl LockScope {
         self.register(guard.held(), None);
     }
 
-    #[cfg(feature = "axum")]
     pub(crate) fn settings(&self) -> Option<&Options> {
         self.shared.settings.as_deref()
     }

@@ -60,6 +60,7 @@
 //! A guard that is registered during a poll of the handler is found at the end of that poll. A task of the
 //! handler's own may register between two polls: then the scope wakes the request.
 
+mod acquire;
 mod layer;
 mod lock_scope;
 mod service;
@@ -67,6 +68,7 @@ mod service;
 mod unread;
 mod watch;
 
+pub use self::acquire::{ScopeAcquire, ScopeAcquireFuture};
 pub use self::layer::LockScopeLayer;
 pub use self::lock_scope::LockScope;
 pub use self::service::LockScopeService;

@@ -201,7 +201,7 @@ enum State {
         rest: Slow,
         span: WaitSpan,
     },
-    Done(QueuePosition),
+    Done,
 }
 
 enum Slow {
@@ -233,7 +233,7 @@ impl Future for AcquireFuture {
             match acquire.start(since) {
                 Started::Granted(grant, hold) => {
                     (acquire.engine).acquired(acquire.name, Ok(()), Duration::ZERO, None);
-                    let done = State::Done(None);
+                    let done = State::Done;
                     let State::Unpolled(acquire) = mem::replace(&mut self.state, done) else {
                         unreachable!("BUG: the acquire has just started");
                     };
@@ -245,7 +245,7 @@ impl Future for AcquireFuture {
                     acquire
                         .engine
                         .acquired(acquire.name, ended, Duration::ZERO, None);
-                    self.state = State::Done(None);
+                    self.state = State::Done;
                     return Poll::Ready(outcome);
                 }
                 Started::Slow(rest, span) => self.state = State::Slow { since, rest, span },
@@ -267,7 +267,7 @@ impl Future for AcquireFuture {
                 }));
                 Poll::Ready(self.end(outcome, queue_position, now))
             }
-            State::Unpolled(_) | State::Done(_) => {
+            State::Unpolled(_) | State::Done => {
                 panic!("`AcquireFuture` polled after completion")
             }
         }
@@ -275,19 +275,11 @@ impl Future for AcquireFuture {
 }
 
 impl AcquireFuture {
-    /// Returns the position in the queue, after the completion. Of several keys, the largest one.
-    pub(crate) fn queue_position(&self) -> QueuePosition {
-        match self.state {
-            State::Done(position) => position,
-            State::Unpolled(_) | State::Slow { .. } => None,
-        }
-    }
-
     /// Returns the memory for what the caller reads while it waits, or `None` if it does not wait.
     pub(crate) fn room(&self) -> Option<&Arc<Room>> {
         match &self.state {
             State::Slow { rest, .. } => Some(&rest.reporter().0.room),
-            State::Unpolled(_) | State::Done(_) => None,
+            State::Unpolled(_) | State::Done => None,
         }
     }
 
@@ -295,7 +287,7 @@ impl AcquireFuture {
     pub(crate) fn fail(&mut self, error: Error) -> Result<LockGuard, Error> {
         let now = match &self.state {
             State::Slow { since, rest, .. } => rest.reporter().0.now().max(*since),
-            State::Unpolled(_) | State::Done(_) => Moment::FIRST,
+            State::Unpolled(_) | State::Done => Moment::FIRST,
         };
         self.end(Err(error), None, now)
     }
@@ -306,11 +298,11 @@ impl AcquireFuture {
         queue_position: QueuePosition,
         now: Moment,
     ) -> Result<LockGuard, Error> {
-        let done = State::Done(queue_position);
+        let done = State::Done;
         if let State::Slow { since, rest, span } = mem::replace(&mut self.state, done) {
             let waited = now.since(since);
             if let Ok(guard) = &mut outcome {
-                guard.set_wait(waited, queue_position);
+                guard.set_wait(waited);
             }
             let (engine, name) = rest.reporter();
             let (ended, via) = (

@@ -50,7 +50,13 @@ async fn permits_in_flight_are_no_waiters_of_key() {
         assert!(error.retry_after().is_some_and(|after| after <= SECOND / 3));
         error.kind()
     });
-    assert_eq!(kinds.clone().filter(|it| *it == ErrorKind::Full).count(), 2);
+    assert_eq!(
+        kinds
+            .clone()
+            .filter(|it| *it == ErrorKind::PermitsExhausted)
+            .count(),
+        2
+    );
     assert_eq!(
         kinds.filter(|it| *it == ErrorKind::TooManyWaiters).count(),
         2

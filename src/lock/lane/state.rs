@@ -292,6 +292,7 @@ impl Lane {
                         seen: Seen::Busy(until),
                         ..
                     }) => error.with_lease_left(until.since(now)),
+                    Phase::Held(_) => error.held_here(),
                     _ => error,
                 }
             }

@@ -8,12 +8,13 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tower_lock::LockKey;
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, ContendRequest, Contended, Downgraded, ForceReleased,
     Hints, Holder, Immediate, KeepRequest, Memory, Mode, Modes, Release, Released, ReleasedOrKept,
     Renewal, Renewed, conformance,
 };
-use tower_lock::{Backend, LockKey};
 use uuid::Uuid;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::Backend;
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, Node as _, QuorumBuilder};
-use tower_lock::{Backend, LockKey, LockManager, Quorum};
+use tower_lock::{LockKey, LockManager, Quorum};
 
 use super::world::{FAULTS, LATENCY, LEASE, Nodes, ROUND_TRIP, lease};
 use crate::support::engine::{MS, SECOND};

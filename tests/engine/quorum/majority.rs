@@ -1,30 +1,36 @@
 //! Faults of a majority.
 
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Fence, ForceReleased, Node as _, Release, Released,
 };
-use tower_lock::{Backend, LockKey};
+use tower_lock::{ErrorKind, LockKey};
 
 use super::world::{FAULTS, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, fail, lease};
 use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::Fault;
 
 #[tokio::test(start_paused = true)]
 async fn acquire_without_majority_fails_soon_and_cleanly() {
     for nodes in [3, 5] {
         for fault in FAULTS {
             let case = format!("{nodes} nodes, {fault:?}");
+            let kind = match fault {
+                Fault::Misconfigured => ErrorKind::Refused,
+                _ => ErrorKind::Unavailable,
+            };
             let world = Nodes::used(nodes).await;
             let locks = world.manager();
             fail(world.majority(), fault);
             let start = Instant::now();
             let error = locks.acquire("a").no_wait().await.unwrap_err();
-            assert!(error.is_unavailable(), "{case}: {error:?}");
+            assert_eq!(error.kind(), kind, "{case}: {error:?}");
             let took = start.elapsed();
             assert!(took <= 4 * NODE_TIMEOUT, "{case}: after {took:?}");
             let start = Instant::now();
             let error = locks.acquire("a").wait(SECOND).await.unwrap_err();
-            assert!(error.is_unavailable(), "{case}: {error:?}");
+            assert_eq!(error.kind(), kind, "{case}: {error:?}");
             let took = start.elapsed();
             let late = SECOND + 4 * NODE_TIMEOUT;
             assert!(took <= late, "{case}: after {took:?}");

@@ -1,10 +1,11 @@
 //! Faults of a minority.
 
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Fence, Node as _, Release, Released, Renewal, Renewed,
 };
-use tower_lock::{Backend, LockKey, LockManager};
+use tower_lock::{LockKey, LockManager};
 
 use super::world::{FAULTS, LATENCY, LEASE, NODE_TIMEOUT, Nodes, ROUND_TRIP, Site, fail, lease};
 use crate::support::engine::{MS, SECOND};

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Fence, ForceReleased, LeaseId, Mode, Modes, Node as _, Release,
     Renewal, Renewed,
 };
-use tower_lock::{Backend, ErrorKind, LockKey, LockManager, LostReason, Memory, Quorum};
+use tower_lock::manager::LostReason;
+use tower_lock::{ErrorKind, LockKey, LockManager, Memory, Quorum};
 
 use super::world::{LEASE, Nodes, ROUND_TRIP, Site, fail, lease};
 use crate::support::engine::{MS, SECOND};

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::Backend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, BackendError, Downgraded, Fence, ForceReleased, Hints, Holder,
     KeepRequest, LeaseId, Modes, Node, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal,
     Renewed,
 };
-use tower_lock::{Backend, LockKey, LockManager, Quorum};
+use tower_lock::{LockKey, LockManager, Quorum};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND};

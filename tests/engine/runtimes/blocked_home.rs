@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Release, Released,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, ForceReleased, Hints, Holder, Release,
+    Released, Renewal, Renewed,
 };
-use tower_lock::{Backend, LockKey, LockManager, Memory};
+use tower_lock::{LockKey, LockManager, Memory};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND};

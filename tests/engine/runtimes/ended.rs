@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_lock::{Backend, LockKey, LockManager};
+use tower_lock::backend::Backend;
+use tower_lock::{LockKey, LockManager};
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::other_runtime::current_thread;

@@ -1,7 +1,7 @@
 //! Events at the end of a hand-off budget, while a command keeps or releases the lease.
 
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::Backend as _;
+use tower_lock::backend::Backend as _;
 
 use crate::support::engine::{MS, SECOND, manager_on};
 use crate::support::simulated::{Command, Fault, Simulated};

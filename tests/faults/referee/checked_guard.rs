@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tower_lock::{Error, Held, LockGuard, Mode};
+use tower_lock::backend::Mode;
+use tower_lock::{Error, Held, LockGuard};
 
 use super::hold::drift;
 use super::{Hold, Referee};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_lock::Mode;
+use tower_lock::backend::Mode;
 
 use super::StallDetector;
 

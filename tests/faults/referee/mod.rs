@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use tower_lock::{Error, FencingToken, Held, LockGuard, Mode};
+use tower_lock::backend::Mode;
+use tower_lock::{Error, FencingToken, Held, LockGuard};
 
 use crate::support::errors::chain;
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::hold::drift;
 use super::{Hold, Log, Outage, Referee, Refusal, Violation};
@@ -276,7 +277,11 @@ impl Verdict {
         let Refusal { key, kind, .. } = refusal;
         let at = referee.ms(refusal.answered);
         let waited = refusal.answered - refusal.asked;
-        let usual = [ErrorKind::Busy, ErrorKind::Full, ErrorKind::Unavailable];
+        let usual = [
+            ErrorKind::Busy,
+            ErrorKind::PermitsExhausted,
+            ErrorKind::Unavailable,
+        ];
         self.expect(
             usual.contains(kind) || row.errors.contains(kind),
             "errors",

@@ -4,7 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Instant, sleep};
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::{LEASE, Row};
 use crate::line::{BODY, Holder, Line, TURN, taken};

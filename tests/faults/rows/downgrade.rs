@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_lock::{LostReason, Mode};
+use tower_lock::backend::Mode;
+use tower_lock::manager::LostReason;
 
 use super::Row;
 use crate::line::{BODY, Line, PRIZE, TURN};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::queue::{holding_child, waiting_child};
 use super::{LEASE, OTHER, PLACE, Row};
@@ -74,7 +75,7 @@ async fn expect_permit(
 async fn expect_full(run: &mut Run, process: usize, limit: u32) {
     let acquire = run.managers[process].acquire(PRIZE).permits(limit);
     let full = acquire.no_wait().await.map_err(|error| error.kind());
-    let full = full.err() == Some(ErrorKind::Full);
+    let full = full.err() == Some(ErrorKind::PermitsExhausted);
     run.proof(full, format!("no {limit} are free"));
 }
 

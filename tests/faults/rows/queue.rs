@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_lock::Mode;
+use tower_lock::backend::Mode;
 
 use super::{LEASE, OTHER, Row};
 use crate::child::{Child, Holds, PERMIT, READING};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::shared::expect_granted;
 use super::{OTHER, Row};

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
-use tower_lock::{ErrorKind, Mode};
+use tower_lock::ErrorKind;
+use tower_lock::backend::Mode;
 
 use super::Row;
 use crate::line::{BODY, Holder, Line, TURN};
@@ -18,7 +19,7 @@ use crate::support::engine::{MS, SECOND, eventually};
 const A_WHILE: Duration = Duration::from_secs(1);
 /// A client that the server rejected attempts again after a second, with a jitter of a tenth.
 const MENDED: Duration = Duration::from_millis(1_100 + 300);
-const MISCONFIGURED: &[ErrorKind] = &[ErrorKind::Misconfigured];
+const MISCONFIGURED: &[ErrorKind] = &[ErrorKind::Refused];
 const SOMEBODY: &str = "ACL SETUSER somebody reset on >secret ~* &* +@all";
 
 pub(super) fn rows() -> Vec<Row> {
@@ -193,11 +194,10 @@ async fn forbidden(run: &mut Run) {
         let attempts = (0..9).map(|n| run.managers[n % 3].acquire(&*key(n)).no_wait());
         for outcome in join_all(attempts.map(IntoFuture::into_future)).await {
             let error = outcome.expect_err("forbidden");
-            run.referee.expect(
-                error.kind() == ErrorKind::Misconfigured,
-                "forbidden",
-                || error.to_string(),
-            );
+            run.referee
+                .expect(error.kind() == ErrorKind::Refused, "forbidden", || {
+                    error.to_string()
+                });
             rejected += 1;
         }
         sleep(50 * MS).await;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_lock::{ErrorKind, LockManager, Mode};
+use tower_lock::backend::Mode;
+use tower_lock::{ErrorKind, LockManager};
 
 use super::queue::{holding_child, waiting_child};
 use super::{LEASE, OTHER, PLACE, Row};

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
-use tower_lock::{LockManager, Snapshot};
+use tower_lock::LockManager;
+use tower_lock::manager::Snapshot;
 
 use super::{AFTERMATH, Run};
 use crate::load::hot;

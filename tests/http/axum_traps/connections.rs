@@ -80,7 +80,7 @@ async fn streaming_body_holds_lock_until_sent() {
 async fn body_in_memory_keeps_content_length() {
     let app = Router::new()
         .route("/", get(async || "hello"))
-        .route_layer(LockLayer::by_path(LockManager::in_memory()));
+        .route_layer(LockLayer::by_path(LockManager::in_memory()).all_methods());
     let address = serve(app).await;
     let mut client = send(address, "GET / HTTP/1.1").await;
     let answer = read_until(&mut client, "hello").await;

@@ -35,10 +35,10 @@ async fn preflight_does_not_wait_for_lock() {
         .layer(CorsLayer::permissive());
     let response = app.oneshot(preflight()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    // The app's own OPTIONS handler is inside the lock.
+    // The app's own OPTIONS handler is inside the lock, which passes safe methods.
     let app: Router = Router::new()
         .route("/a", post(async || ()).options(async || ()))
-        .route_layer(LockLayer::by_path(locks).no_wait().writes_only());
+        .route_layer(LockLayer::by_path(locks).no_wait());
     let response = app.clone().oneshot(preflight()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(status(&app, Method::POST, "/a").await, StatusCode::CONFLICT);
@@ -54,7 +54,7 @@ async fn panic_caught_outside_lock_releases_lock() {
     let locks = LockManager::in_memory();
     let app: Router = Router::new()
         .route("/", get(panics))
-        .route_layer(LockLayer::by_path(locks.clone()))
+        .route_layer(LockLayer::by_path(locks.clone()).all_methods())
         .layer(CatchPanicLayer::new());
     let answered = status(&app, Method::GET, "/").await;
     assert_eq!(answered, StatusCode::INTERNAL_SERVER_ERROR);
@@ -65,7 +65,7 @@ async fn panic_caught_outside_lock_releases_lock() {
 async fn panic_caught_inside_lock_releases_lock() {
     let locks = LockManager::in_memory();
     let layers = ServiceBuilder::new()
-        .layer(LockLayer::by_path(locks.clone()))
+        .layer(LockLayer::by_path(locks.clone()).all_methods())
         .layer(CatchPanicLayer::new());
     let app: Router = Router::new().route("/", get(panics)).route_layer(layers);
     let answered = status(&app, Method::GET, "/").await;
@@ -78,7 +78,7 @@ async fn uncaught_panic_releases_lock() {
     let locks = LockManager::in_memory();
     let app = Router::new()
         .route("/", get(panics))
-        .route_layer(LockLayer::by_path(locks.clone()));
+        .route_layer(LockLayer::by_path(locks.clone()).all_methods());
     let mut client = send(serve(app).await, "GET / HTTP/1.1").await;
     let mut nothing = Vec::new();
     drop(client.read_to_end(&mut nothing).await);
@@ -96,7 +96,7 @@ async fn timeout_outside_lock_ends_handler_and_releases() {
     let locks = LockManager::in_memory();
     let app: Router = Router::new()
         .route("/", get(async || pending::<()>().await))
-        .route_layer(LockLayer::by_path(locks.clone()))
+        .route_layer(LockLayer::by_path(locks.clone()).all_methods())
         .layer(timeout(1_000));
     assert_eq!(
         status(&app, Method::GET, "/").await,
@@ -112,7 +112,11 @@ async fn timeout_outside_lock_covers_wait() {
     let app = |wait| -> Router {
         Router::new()
             .route("/", get(async || ()))
-            .route_layer(LockLayer::by_path(locks.clone()).wait(Duration::from_millis(wait)))
+            .route_layer(
+                LockLayer::by_path(locks.clone())
+                    .all_methods()
+                    .wait(Duration::from_millis(wait)),
+            )
             .layer(timeout(1_000))
     };
     // With a wait shorter than the timeout, the layer responds.
@@ -135,7 +139,7 @@ async fn timeout_inside_lock_covers_only_handler() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/")).await.unwrap();
     let layers = ServiceBuilder::new()
-        .layer(LockLayer::by_path(locks.clone()))
+        .layer(LockLayer::by_path(locks.clone()).all_methods())
         .layer(timeout(1_000));
     let app: Router = Router::new()
         .route("/", get(async || pending::<()>().await))
@@ -156,14 +160,14 @@ async fn timeout_inside_lock_covers_only_handler() {
 async fn timeouts_around_wait_are_as_documented() {
     let handler = || get(async || pending::<()>().await);
     let outside = |locks, seconds: u64| -> Router {
-        let layer = LockLayer::by_path(locks);
+        let layer = LockLayer::by_path(locks).all_methods();
         Router::new()
             .route("/", handler().layer(layer))
             .layer(timeout(seconds * 1_000))
     };
     let inside = |locks, seconds: u64| -> Router {
         let layers = ServiceBuilder::new()
-            .layer(LockLayer::by_path(locks))
+            .layer(LockLayer::by_path(locks).all_methods())
             .layer(timeout(seconds * 1_000));
         Router::new().route("/", handler().layer(layers))
     };
@@ -195,7 +199,7 @@ async fn ready_service_is_called() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire(path_key("/")).await.unwrap();
     let layers = ServiceBuilder::new()
-        .layer(LockLayer::by_path(locks.clone()))
+        .layer(LockLayer::by_path(locks.clone()).all_methods())
         .layer(ConcurrencyLimitLayer::new(2));
     let app: Router = Router::new().route("/", get(async || ()).layer(layers));
     let mut first = Box::pin(status(&app, Method::GET, "/"));

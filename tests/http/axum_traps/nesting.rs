@@ -15,7 +15,7 @@ use crate::served::{assert_waits, path_key, until};
 #[tokio::test]
 async fn nested_layers_on_one_key_share_lock() {
     let locks = LockManager::in_memory();
-    let layer = || LockLayer::by_path(locks.clone()).no_wait();
+    let layer = || LockLayer::by_path(locks.clone()).all_methods().no_wait();
     let inner = Router::new()
         .route("/b", get(async |held: Held| held.hold_count().to_string()))
         .route_layer(layer());
@@ -34,8 +34,8 @@ async fn nested_layers_on_two_keys_show_inner_one() {
     };
     let app: Router = Router::new()
         .route("/accounts/{account}", get(handler))
-        .route_layer(LockLayer::by_path_param(locks.clone(), "account"))
-        .route_layer(LockLayer::by_path(locks.clone()));
+        .route_layer(LockLayer::by_path_param(locks.clone(), "account").all_methods())
+        .route_layer(LockLayer::by_path(locks.clone()).all_methods());
     assert_eq!(text(&app, "/accounts/7").await, "account:7");
     until(|| locks.snapshot().is_idle()).await;
     for key in [

@@ -14,7 +14,7 @@ async fn statuses<const N: usize>(held: &str, paths: [&str; N]) -> [u16; N] {
     let _guard = locks.acquire(path_key(held)).await.unwrap();
     let app: Router = Router::new()
         .route("/{*path}", get(async || ()))
-        .route_layer(LockLayer::by_path(locks).no_wait());
+        .route_layer(LockLayer::by_path(locks).all_methods().no_wait());
     let mut statuses = [0; N];
     for (path, answered) in paths.into_iter().zip(&mut statuses) {
         *answered = status(&app, Method::GET, path).await.as_u16();
@@ -53,7 +53,7 @@ async fn key_in_nested_router_is_original_path() {
             "/{id}",
             get(async |held: Held| held.key().as_str().to_owned()),
         )
-        .route_layer(LockLayer::by_path(locks));
+        .route_layer(LockLayer::by_path(locks).all_methods());
     let app: Router = Router::new().nest("/v1/orders", inner);
     assert_eq!(text(&app, "/v1/orders/42").await, "/v1/orders/42");
 }
@@ -66,7 +66,7 @@ async fn nested_router_sees_outer_path_parameters() {
             "/close",
             get(async |held: Held| held.key().as_str().to_owned()),
         )
-        .route_layer(LockLayer::by_path_param(locks, "account"));
+        .route_layer(LockLayer::by_path_param(locks, "account").all_methods());
     let app: Router = Router::new().nest("/accounts/{account}", inner);
     assert_eq!(text(&app, "/accounts/a%20b/close").await, "account:a b");
 }
@@ -76,7 +76,7 @@ async fn path_parameter_without_utf8_is_400() {
     let locks = LockManager::in_memory();
     let app: Router = Router::new()
         .route("/accounts/{account}", get(async || ()))
-        .route_layer(LockLayer::by_path_param(locks, "account"));
+        .route_layer(LockLayer::by_path_param(locks, "account").all_methods());
     assert_eq!(
         status(&app, Method::GET, "/accounts/7").await,
         StatusCode::OK
@@ -94,7 +94,7 @@ async fn route_layer_locks_for_405_and_not_for_404() {
         locks.acquire(path_key("/a")).await.unwrap(),
         locks.acquire(path_key("/nowhere")).await.unwrap(),
     );
-    let layer = || LockLayer::by_path(locks.clone()).no_wait();
+    let layer = || LockLayer::by_path(locks.clone()).all_methods().no_wait();
     let router = || Router::new().route("/a", get(async || ()));
     let on_routes: Router = router().route_layer(layer());
     assert_eq!(

@@ -45,7 +45,7 @@ pub(super) fn gated(locks: &LockManager) -> (Router, UnboundedReceiver<Call>) {
         async move |request: Request<Body>| gate.handle(request).await.unwrap().map(Body::new);
     let app = Router::new()
         .route("/gate", any(handler))
-        .route_layer(LockLayer::by_path(locks.clone()));
+        .route_layer(LockLayer::by_path(locks.clone()).all_methods());
     (app, calls)
 }
 

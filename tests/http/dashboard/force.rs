@@ -10,7 +10,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tower_lock::backend::BackendErrorKind;
 use tower_lock::dashboard::{Dashboard, ForceRelease, Operator, Veto};
-use tower_lock::{LockManager, LostReason, Memory};
+use tower_lock::manager::LostReason;
+use tower_lock::{LockManager, Memory};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::support::{MOUNT, ask, post};

@@ -42,7 +42,7 @@ async fn empty_body_is_complete_at_head() {
 #[tokio::test]
 async fn body_of_unlocked_request_is_not_read_ahead() {
     type Read = Poll<Option<Result<Frame<Bytes>, Infallible>>>;
-    let layer = LockLayer::by_path(LockManager::in_memory()).writes_only();
+    let layer = LockLayer::by_path(LockManager::in_memory());
     let service = layer.layer(service_fn(|_: Request<String>| async {
         let body = poll_fn(|_| -> Read { panic!("no client reads the body") });
         Ok::<_, Infallible>(Response::new(StreamBody::new(body)))
@@ -113,14 +113,15 @@ async fn dropped_streaming_body_releases_lock() {
 
 #[tokio::test]
 async fn some_responses_with_body_complete_at_head() {
+    let all = |locks| LockLayer::by_path(locks).all_methods();
     for (layer, status, method) in [
         (
-            LockLayer::by_path as fn(_) -> _,
+            all as fn(_) -> _,
             StatusCode::SWITCHING_PROTOCOLS,
             Method::GET,
         ),
-        (LockLayer::by_path, StatusCode::OK, Method::CONNECT),
-        (LockLayer::by_path, StatusCode::OK, Method::HEAD),
+        (all, StatusCode::OK, Method::CONNECT),
+        (all, StatusCode::OK, Method::HEAD),
         (
             |locks| LockLayer::by_path(locks).release_at_head(),
             StatusCode::OK,

@@ -17,7 +17,7 @@ use crate::served::{OnDrop, assert_waits, in_time, path_key, post, until};
 
 /// The number of held locks when the handler's future was dropped.
 async fn held_at_drop(
-    layer: impl FnOnce(LockManager) -> LockLayer<tower_lock::ByPath>,
+    layer: impl FnOnce(LockManager) -> LockLayer<tower_lock::keys::ByPath>,
     end: impl AsyncFnOnce(BoxFuture<'static, ()>),
 ) -> Option<usize> {
     let locks = LockManager::in_memory();

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_lock::{LockLayer, LockManager, LockScopeLayer, ReadBody};
+use tower_lock::service::ReadBody;
+use tower_lock::{LockLayer, LockManager, LockScopeLayer};
 
 use super::support::show_held;
 use crate::served::{assert_waits, is_locked, path_key, post};
@@ -51,7 +52,7 @@ impl<B> Service<Request<B>> for OnceReady {
 #[tokio::test]
 async fn ready_service_is_called() {
     let locks = LockManager::in_memory();
-    let layer = LockLayer::by_path(locks.clone()).writes_only();
+    let layer = LockLayer::by_path(locks.clone());
     assert_calls_ready(&layer, &locks).await;
     let layer = layer.read_body_first(1_000, Duration::from_secs(1));
     assert_calls_ready(&layer, &locks).await;

@@ -9,9 +9,10 @@ use http_body::Body;
 use http_body_util::Full;
 use static_assertions::assert_impl_all;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_lock::keys::ByHeader;
+use tower_lock::service::{LockBody, LockService, ResponseFuture};
 use tower_lock::{
-    ByHeader, InvalidKey, LockBody, LockKey, LockKeys, LockLayer, LockManager, LockRejection,
-    LockService, LockTarget, ResponseFuture,
+    InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockTarget,
 };
 
 use super::support::{Handler, show_held, text};
@@ -90,12 +91,10 @@ async fn request_without_key_passes_unlocked() {
 }
 
 #[tokio::test]
-async fn writes_only_passes_only_safe_methods() {
-    let locks = LockManager::in_memory();
-    let service = LockLayer::by_path(locks)
-        .writes_only()
-        .layer(service_fn(show_held));
-    for (method, expected) in [
+async fn only_safe_methods_pass_by_default() {
+    let layer = LockLayer::by_path(LockManager::in_memory());
+    let unknown = Method::from_bytes(b"PROPFIND").unwrap();
+    for (method, by_default) in [
         (Method::GET, "unlocked"),
         (Method::HEAD, "unlocked"),
         (Method::OPTIONS, "unlocked"),
@@ -104,11 +103,47 @@ async fn writes_only_passes_only_safe_methods() {
         (Method::PUT, "/a"),
         (Method::PATCH, "/a"),
         (Method::DELETE, "/a"),
+        (Method::CONNECT, "/a"),
+        (unknown, "/a"),
+    ] {
+        for (layer, expected) in [
+            (layer.clone(), by_default),
+            (layer.clone().all_methods(), "/a"),
+            (layer.clone().permits(2), "/a"),
+            (layer.clone().shared_reads().permits(2), "/a"),
+        ] {
+            let mut request = post("/a");
+            *request.method_mut() = method.clone();
+            let service = layer.layer(service_fn(show_held));
+            let response = service.oneshot(request).await.unwrap();
+            assert_eq!(text(response).await, expected, "{method}");
+        }
+    }
+}
+
+/// Another protocol follows such a GET, as it follows a `CONNECT` over HTTP/2.
+#[tokio::test]
+async fn get_that_asks_for_upgrade_is_locked() {
+    let layer = LockLayer::by_path(LockManager::in_memory());
+    for (method, lines, expected) in [
+        (Method::GET, &["upgrade"][..], "/a"),
+        (Method::GET, &["Upgrade"], "/a"),
+        (Method::GET, &["keep-alive, Upgrade"], "/a"),
+        (Method::GET, &["keep-alive", " UPGRADE ,x"], "/a"),
+        (Method::GET, &["keep-alive"], "unlocked"),
+        (Method::GET, &["upgrade-insecure-requests"], "unlocked"),
+        (Method::HEAD, &["upgrade"], "unlocked"),
+        (Method::OPTIONS, &["upgrade"], "unlocked"),
     ] {
         let mut request = post("/a");
         *request.method_mut() = method.clone();
-        let response = service.clone().oneshot(request).await.unwrap();
-        assert_eq!(text(response).await, expected, "{method}");
+        for line in lines {
+            let line = line.parse().unwrap();
+            request.headers_mut().append("connection", line);
+        }
+        let service = layer.clone().layer(service_fn(show_held));
+        let shown = text(service.oneshot(request).await.unwrap()).await;
+        assert_eq!(shown, expected, "{method} {lines:?}");
     }
 }
 

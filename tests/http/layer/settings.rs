@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderName, Request, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_lock::{KeyExtractor, LockKey, LockLayer, LockManager};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::{LockKey, LockLayer, LockManager};
 
 use super::support::{show_held, text};
 use crate::served::{path_key, post};
@@ -127,9 +128,8 @@ async fn later_skip_replaces_earlier_one() {
 }
 
 #[tokio::test]
-async fn skip_adds_to_writes_only() {
+async fn skip_adds_to_safe_methods() {
     let layer = LockLayer::by_fn(LockManager::in_memory(), |_| LockKey::new("all"))
-        .writes_only()
         .skip(|request| request.uri.path() == "/health");
     for (method, path, held) in [
         ("GET", "/orders", "unlocked"),

@@ -8,7 +8,8 @@ use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_lock::{Held, LockBody, LockKey, LockLayer, LockManager};
+use tower_lock::service::LockBody;
+use tower_lock::{Held, LockKey, LockLayer, LockManager};
 
 use crate::served::{Stream, path_key, post};
 
@@ -38,7 +39,7 @@ where
 }
 
 /// Sends one request whose response has this body.
-pub(super) async fn respond<K: tower_lock::KeyExtractor>(
+pub(super) async fn respond<K: tower_lock::keys::KeyExtractor>(
     layer: LockLayer<K>,
     body: Stream,
     status: StatusCode,

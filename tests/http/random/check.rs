@@ -9,8 +9,9 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 use tokio::time::timeout;
 use tower::ServiceExt;
+use tower_lock::LockManager;
 use tower_lock::backend::Mode;
-use tower_lock::{Acquire, LockManager};
+use tower_lock::manager::Acquire;
 
 use super::routes::{ALL, LIMIT, PERMITS, Seen, Sight, app};
 

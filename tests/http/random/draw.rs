@@ -81,7 +81,7 @@ const ORIGINS: [&str; 3] = [
     "http://[::1]:80",
 ];
 const NAMES: [&str; 7] = ["id", "id", "id", "i%64", "ID", "x", ""];
-const HEADERS: [&str; 9] = [
+const HEADERS: [&str; 10] = [
     "x-id",
     "x-id",
     "x-id",
@@ -91,8 +91,9 @@ const HEADERS: [&str; 9] = [
     "host",
     "expect",
     "content-length",
+    "connection",
 ];
-const VALUES: [&[u8]; 14] = [
+const VALUES: [&[u8]; 16] = [
     b"7",
     b"8",
     b"",
@@ -107,6 +108,8 @@ const VALUES: [&[u8]; 14] = [
     b"*/*",
     b"a,b",
     b"application/problem+json",
+    b"upgrade",
+    b"keep-alive, Upgrade",
 ];
 const METHODS: [&str; 10] = [
     "GET", "HEAD", "POST", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "MKCOL",

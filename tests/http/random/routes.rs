@@ -14,9 +14,9 @@ use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use serde::Deserialize;
 use tower_lock::backend::Mode;
+use tower_lock::keys::KeyExtractor;
 use tower_lock::{
-    Held, InvalidKey, KeyExtractor, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer,
-    LockTarget, Locked,
+    Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
 };
 
 /// The kinds of layers.
@@ -86,9 +86,10 @@ impl By {
     }
 
     /// The mode of the locks that are due.
-    fn mode(self, method: &Method) -> Mode {
+    fn mode(self, method: &Method, asks_for_upgrade: bool) -> Mode {
         match self {
-            Self::SharedReads if [Method::GET, Method::HEAD].contains(method) => Mode::Shared,
+            Self::SharedReads if *method == Method::HEAD => Mode::Shared,
+            Self::SharedReads if *method == Method::GET && !asks_for_upgrade => Mode::Shared,
             Self::Permits => Mode::Permit,
             _ => Mode::Exclusive,
         }
@@ -147,6 +148,21 @@ fn host_key(uri: &Uri, headers: &HeaderMap) -> LockKey {
     named("host", host.as_bytes())
 }
 
+/// Whether the request asks for another protocol, as a WebSocket does.
+fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all("connection").iter();
+    let texts = lines.map(|line| String::from_utf8_lossy(line.as_bytes()).to_lowercase());
+    let mut options = texts.flat_map(|text| text.split(',').map(str::to_owned).collect::<Vec<_>>());
+    options.any(|option| option.trim() == "upgrade")
+}
+
+fn is_read(method: &Method, headers: &HeaderMap) -> bool {
+    match *method {
+        Method::GET => !asks_for_upgrade(headers),
+        _ => [Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method),
+    }
+}
+
 fn only_id(query: &[(String, String)]) -> &str {
     let mut values = query.iter().filter(|(name, _)| name == "id");
     let value = values.next().unwrap();
@@ -167,7 +183,7 @@ async fn show(
     body: Body,
 ) -> StatusCode {
     let due = match by {
-        By::Path | By::HeaderAfterBody if method.is_safe() => None,
+        By::Path | By::HeaderAfterBody if is_read(&method, &headers) => None,
         By::Function if method == Method::DELETE => None,
         By::SharedReads if [Method::OPTIONS, Method::TRACE].contains(&method) => None,
         By::Path | By::SharedReads | By::PathAfterBody => Some(path_key(uri.path())),
@@ -189,7 +205,7 @@ async fn show(
         held: held.iter().flat_map(Held::keys).cloned().collect(),
         due: due.into_iter().collect(),
         held_mode: held.as_ref().map(Held::mode),
-        mode: by.mode(&method),
+        mode: by.mode(&method, asks_for_upgrade(&headers)),
         body,
     });
     StatusCode::NO_CONTENT
@@ -272,32 +288,32 @@ fn by_function(locks: LockManager) -> LockLayer<impl KeyExtractor> {
 
 fn locked(router: Router, by: By, locks: &LockManager) -> Router {
     let locks = locks.clone();
+    fn all<K>(layer: LockLayer<K>) -> LockLayer<K> {
+        layer.all_methods().no_wait()
+    }
     let by_header = |locks| LockLayer::by_header(locks, "x-id").no_wait();
     match by {
-        By::Path => router.layer(LockLayer::by_path(locks).no_wait().writes_only()),
-        By::Param => router.layer(LockLayer::by_path_param(locks, "id").no_wait()),
-        By::ParamAs => router.layer(LockLayer::by_path_param_as::<u64>(locks, "id").no_wait()),
-        By::Params => router.layer(LockLayer::by_path_params(locks, ["id"]).no_wait()),
-        By::Header => router.layer(by_header(locks)),
-        By::Host => router.layer(LockLayer::by_host(locks).no_wait()),
-        By::Query => router.layer(LockLayer::by_query(locks, "id").no_wait()),
+        By::Path => router.layer(LockLayer::by_path(locks).no_wait()),
+        By::Param => router.layer(all(LockLayer::by_path_param(locks, "id"))),
+        By::ParamAs => router.layer(all(LockLayer::by_path_param_as::<u64>(locks, "id"))),
+        By::Params => router.layer(all(LockLayer::by_path_params(locks, ["id"]))),
+        By::Header => router.layer(all(by_header(locks))),
+        By::Host => router.layer(all(LockLayer::by_host(locks))),
+        By::Query => router.layer(all(LockLayer::by_query(locks, "id"))),
         By::Extension => {
-            let layer = LockLayer::by_extension::<Tenant>(locks).no_wait();
+            let layer = all(LockLayer::by_extension::<Tenant>(locks));
             router.layer(layer).layer(from_fn(authenticate))
         }
-        By::Function => router.layer(by_function(locks).no_wait()),
+        By::Function => router.layer(all(by_function(locks))),
         By::SharedReads => router.layer(LockLayer::by_path(locks).no_wait().shared_reads()),
         By::Permits => router.layer(by_header(locks).permits(PERMITS)),
         By::PathAfterBody => {
-            let layer = LockLayer::by_path(locks).no_wait();
+            let layer = all(LockLayer::by_path(locks));
             router.layer(layer.read_body_first(LIMIT, DEADLINE))
         }
-        By::HeaderAfterBody => {
-            let layer = by_header(locks).writes_only();
-            router.layer(layer.read_body_first(LIMIT, DEADLINE))
-        }
+        By::HeaderAfterBody => router.layer(by_header(locks).read_body_first(LIMIT, DEADLINE)),
         By::Json => router.layer(LockScopeLayer::new().no_wait()),
-        By::HeaderAndJson => router.layer(by_header(locks).read_body_first(LIMIT, DEADLINE)),
+        By::HeaderAndJson => router.layer(all(by_header(locks)).read_body_first(LIMIT, DEADLINE)),
     }
 }
 

@@ -8,9 +8,8 @@ use axum::routing::post;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
-use tower_lock::{
-    ErrorKind, LockManager, LockRejection, LockScopeLayer, Locked, LostReason, OnLost,
-};
+use tower_lock::manager::LostReason;
+use tower_lock::{ErrorKind, LockManager, LockRejection, LockScopeLayer, Locked, OnLost};
 
 use super::support::{LockedId, gate, key, kind, request, scoped, scopes, streaming};
 use crate::served::{assert_waits, is_locked, until};

@@ -1,5 +1,6 @@
 //! The scope of a request: which locks it keeps, and until when.
 
+mod acquire;
 mod ends;
 mod errors;
 mod hold;

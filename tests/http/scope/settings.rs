@@ -4,10 +4,11 @@ use std::future::pending;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::State;
 use axum::routing::post;
 use http::StatusCode;
 use tower::ServiceExt;
-use tower_lock::{ErrorKind, LockLayer, LockManager, LockScopeLayer};
+use tower_lock::{ErrorKind, LockKey, LockLayer, LockManager, LockScopeLayer};
 
 use super::support::{LockedId, key, kind, request, status, text};
 use crate::served::in_time;
@@ -56,7 +57,7 @@ async fn settings_of_innermost_scope_apply() {
     for inner in [
         router.clone().layer(inner()),
         router.clone().layer(layer.clone()),
-        router.layer(layer.writes_only().skip(|_| true)),
+        router.layer(layer.skip(|_| true)),
     ] {
         let app: Router = inner.layer(outer()).with_state(locks.clone());
         assert_eq!(status(&app, "/7").await, StatusCode::LOCKED);
@@ -98,6 +99,55 @@ async fn rejection_of_locked_goes_through_on_reject() {
     assert_eq!(response.status(), StatusCode::CONFLICT);
     assert_eq!(kind(&response), ErrorKind::Busy);
     assert_eq!(text(response).await, "later");
+}
+
+/// A layer by path, `Locked` in a scope of its own, and an error of a handler.
+fn inside(locks: &LockManager) -> [Router; 3] {
+    let layer = LockLayer::by_path(locks.clone()).no_wait();
+    let scope = LockScopeLayer::new().no_wait();
+    let fails =
+        async |State(locks): State<LockManager>| locks.acquire(key("7")).no_wait().await.map(drop);
+    let routes = |handler| Router::new().route("/7", handler);
+    [
+        routes(post(async || ())).layer(layer),
+        Router::new()
+            .route("/{id}", post(async |_locked: LockedId| ()))
+            .layer(scope),
+        routes(post(fails)).layer(LockScopeLayer::new()),
+    ]
+    .map(|router: Router<LockManager>| router.with_state(locks.clone()))
+}
+
+#[tokio::test]
+async fn status_and_on_reject_are_those_of_outer_scope() {
+    let locks = LockManager::in_memory();
+    let path = LockKey::from_path("/7");
+    let _guard = locks.acquire([key("7"), path]).await.unwrap();
+    let tagged = |tag: &'static str| {
+        LockScopeLayer::new().on_reject(move |rejection| {
+            let mut response = rejection.to_response();
+            response.body_mut().insert_str(0, tag);
+            response
+        })
+    };
+    for inside in inside(&locks) {
+        let outside = || LockScopeLayer::new().status(StatusCode::LOCKED);
+        let app = inside.clone().layer(outside());
+        assert_eq!(status(&app, "/7").await, StatusCode::LOCKED);
+        // The innermost one that has a setting counts, and scopes without one change nothing.
+        let app = app.layer(LockScopeLayer::new().status(StatusCode::IM_A_TEAPOT));
+        let app = app.layer(tagged("own: ")).layer(LockScopeLayer::new());
+        let response = app
+            .layer(tagged("outermost: "))
+            .oneshot(request("/7"))
+            .await
+            .unwrap();
+        assert_eq!(response.status(), StatusCode::LOCKED);
+        assert_eq!(kind(&response), ErrorKind::Busy);
+        let types = response.headers().get_all("content-type");
+        assert_eq!(types.iter().count(), 1);
+        assert!(text(response).await.starts_with("own: {"));
+    }
 }
 
 #[tokio::test(start_paused = true)]

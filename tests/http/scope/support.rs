@@ -75,7 +75,7 @@ pub(super) async fn status(app: &Router, path: &str) -> StatusCode {
 
 /// Each of them opens a scope.
 pub(super) fn scopes(locks: &LockManager, router: Router<LockManager>) -> [Router; 4] {
-    let passing = LockLayer::by_path(locks.clone()).writes_only();
+    let passing = LockLayer::by_path(locks.clone());
     [
         scoped(locks, router.clone()),
         router

@@ -14,9 +14,8 @@ use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::{
-    Error, LockGuard, LockLayer, LockManager, LockScopeLayer, MAX_HOLD_COUNT, Memory, Quorum,
-};
+use tower_lock::manager::MAX_HOLD_COUNT;
+use tower_lock::{Error, LockGuard, LockLayer, LockManager, LockScopeLayer, Memory, Quorum};
 
 use crate::served::path_key;
 use crate::support::broken::broken;
@@ -100,7 +99,7 @@ impl BusyServer {
             within(PATIENCE, "a waiter", || locks.snapshot().waiting == 1).await;
         }
 
-        let by_path = |locks: &LockManager| LockLayer::by_path(locks.clone());
+        let by_path = |locks: &LockManager| LockLayer::by_path(locks.clone()).all_methods();
         let few_permits = || by_path(&busy).permits(1);
         // It has no permits.
         let quorum = [(); 3]
@@ -109,7 +108,7 @@ impl BusyServer {
         let quorum = LockManager::builder(quorum.build().unwrap())
             .build()
             .unwrap();
-        let down = |kind| LockLayer::by_path(broken(kind));
+        let down = |kind| LockLayer::by_path(broken(kind)).all_methods();
         let body_first = |limit| by_path(&busy).read_body_first(limit, 200 * MS);
         let routes = Router::new()
             .route("/busy", no_handler().layer(by_path(&busy).wait(50 * MS)))
@@ -159,11 +158,11 @@ impl BusyServer {
             )
             .route(
                 "/no-key",
-                no_handler().layer(LockLayer::by_header(busy.clone(), "x-id")),
+                no_handler().layer(LockLayer::by_header(busy.clone(), "x-id").all_methods()),
             )
             .route(
                 "/wrong",
-                no_handler().layer(LockLayer::by_path_param(busy.clone(), "id")),
+                no_handler().layer(LockLayer::by_path_param(busy.clone(), "id").all_methods()),
             )
             .route("/large", no_handler().layer(body_first(1)))
             .route("/late", no_handler().layer(body_first(1 << 20)))
@@ -180,7 +179,7 @@ impl BusyServer {
                 "/handler-option",
                 any(wrong_option).layer(LockScopeLayer::new()),
             );
-        let by_id = LockLayer::by_path_param(busy.clone(), "id");
+        let by_id = LockLayer::by_path_param(busy.clone(), "id").all_methods();
         let unmatched = Router::new()
             .route("/{id}", no_handler())
             .fallback(unlocked)

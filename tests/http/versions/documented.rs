@@ -99,7 +99,7 @@ keys_of! {
     PATH_KEYS,
     impl LockBy<Path<(String, u64)>>, ByOrder {
         fn lock_keys(Path((shop, order)): &Path<(String, u64)>) -> LockKeys {
-            LockKey::from_parts(["order", shop, &order.to_string()]).into()
+            LockKey::from_parts(("order", shop, order)).into()
         }
     }
 }
@@ -132,6 +132,7 @@ fn examples() -> Vec<Example> {
         layer!("/orders/42", by_path()),
         layer!("/accounts/{account}", by_path_param("account")),
         layer!("/orders/{order}", by_path_param("order")),
+        layer!("/orders/{id}", by_path_param("id")),
         layer!("/accounts/{account}", by_path_param_as::<u64>("account")),
         layer!("/shops/{shop}/{order}", by_path_params(["shop", "order"])),
         layer!("/", by_header("x-account")),

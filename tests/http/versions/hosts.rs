@@ -8,7 +8,8 @@ use http::{Method, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tower::ServiceExt;
-use tower_lock::{KeyExtractor, LockKey, LockLayer, LockManager};
+use tower_lock::keys::KeyExtractor;
+use tower_lock::{LockKey, LockLayer, LockManager};
 
 use super::{VERSIONS, send, serve};
 
@@ -90,15 +91,20 @@ async fn http10_without_host_is_400() {
     assert!(response.contains("the request has no host"), "{response}");
 }
 
-/// A WebSocket is a GET over HTTP/1.1 and a `CONNECT` with a path over HTTP/2.
+/// A WebSocket is a GET over HTTP/1.1 that asks for an upgrade, and a `CONNECT` with a path over HTTP/2.
 #[tokio::test]
-async fn websocket_passes_writes_only_over_http1() {
+async fn websocket_is_locked_over_both_versions() {
     let locks = LockManager::in_memory();
-    let layer = LockLayer::by_path(locks.clone()).writes_only().no_wait();
+    let layer = LockLayer::by_path(locks.clone()).no_wait();
     let app: Router = Router::new().route("/a", any(async || ())).layer(layer);
     let _holder = locks.acquire(LockKey::from_path("/a")).await.unwrap();
-    for (method, expected) in [(Method::GET, 200), (Method::CONNECT, 409)] {
+    for (method, connection, expected) in [
+        (Method::GET, "upgrade", 409),
+        (Method::GET, "keep-alive", 200),
+        (Method::CONNECT, "keep-alive", 409),
+    ] {
         let request = Request::builder().method(method).uri("http://localhost/a");
+        let request = request.header("connection", connection);
         let request = request.body(Body::empty()).unwrap();
         assert_eq!(
             app.clone().oneshot(request).await.unwrap().status(),

@@ -20,9 +20,10 @@ use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::compression::CompressionLayer;
 use tower_http::decompression::RequestDecompressionLayer;
+use tower_lock::service::ReadBody;
 use tower_lock::{
     ErrorKind, LockGuard, LockLayer, LockManager, LockManagerBuilder, LockRejection,
-    LockScopeLayer, Locked, Memory, OnUnavailable, ReadBody,
+    LockScopeLayer, Locked, Memory, OnUnavailable,
 };
 
 use crate::scope::support::{LockedId, key};

@@ -23,7 +23,8 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower::Service;
-use tower_lock::{ByPath, LockLayer, LockManager, LockScopeLayer, Locked};
+use tower_lock::keys::ByPath;
+use tower_lock::{LockLayer, LockManager, LockScopeLayer, Locked};
 
 use crate::scope::support::LockedId;
 use crate::served::{OnDrop, WINDOW, over_http2};

@@ -1,10 +1,11 @@
 //! The contract of a backend with a queue.
 
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::{
     AcquireRequest, Acquired, ContendRequest, Contended, LeaseId, Modes, Release, Released,
     conformance,
 };
-use tower_lock::{Backend as _, LockKey, RedisBackend};
+use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::PATIENCE;

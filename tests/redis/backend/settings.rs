@@ -8,7 +8,7 @@ use static_assertions::assert_impl_all;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 use tower_lock::backend::{AcquireRequest, Backend, BackendErrorKind};
-use tower_lock::{ConnectError, LockKey};
+use tower_lock::{ConnectError, LockKey, LockManager};
 
 use super::client::{TTL, lease};
 use crate::support::errors::debug_chain;
@@ -49,6 +49,26 @@ async fn invalid_settings_are_named() {
             Err(ConnectError::Config(error)) => assert_eq!(error.field(), field),
             other => panic!("{field}: {other:?}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn prefix_of_url_is_default_of_setting() {
+    let server = RedisServer::start();
+    let builder = || RedisBackend::builder(format!("{}?prefix=url%3A", server.url()));
+    for (builder, name) in [(builder(), "url:k"), (builder().prefix("own:"), "own:k")] {
+        let backend = builder.connect().await.unwrap();
+        let request = AcquireRequest::new(LockKey::new("k"), lease(), TTL);
+        backend.try_acquire(&request).await.unwrap();
+        assert_eq!(server.cli(&["EXISTS", name]).trim(), "1", "{name}");
+    }
+    let url = format!("{}?prefix=url:", server.url());
+    let manager = LockManager::connect(&url).await.unwrap();
+    assert!(manager.is_locked("k").await.unwrap());
+    let twice = RedisBackend::builder("redis://127.0.0.1:1?prefix=a&prefix=b");
+    match twice.connect().await {
+        Err(ConnectError::Config(error)) => assert_eq!(error.field(), "url"),
+        other => panic!("{other:?}"),
     }
 }
 

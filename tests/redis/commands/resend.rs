@@ -11,7 +11,8 @@ use tower_lock::backend::{
     Downgraded, ForceReleased, KeepRequest, LeaseId, Mode, Release, Released, ReleasedOrKept,
     Renewal, Renewed,
 };
-use tower_lock::{Acquire, LockKey, LockManager};
+use tower_lock::manager::Acquire;
+use tower_lock::{LockKey, LockManager};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND, scripts_called};

@@ -227,7 +227,7 @@ async fn rejected_credentials_are_asked_for_again() {
     *tokens.token.lock().unwrap() = "stale".to_owned();
     server.cli(&["CLIENT", "KILL", "USER", USER]);
     let error = locks.acquire("a").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(!format!("{} {error:?}", chain(&error)).contains("stale"));
     tokens.rotate(&server, "fresh");
     let granted = async { while locks.acquire("a").await.is_err() {} };

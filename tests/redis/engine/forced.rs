@@ -2,7 +2,9 @@
 
 use std::future::IntoFuture as _;
 
-use tower_lock::{LockGuard, LostReason, Mode};
+use tower_lock::LockGuard;
+use tower_lock::backend::Mode;
+use tower_lock::manager::LostReason;
 
 use crate::support::engine::{MS, SECOND, eventually, manager, nothing_is_left, subscribers};
 use crate::support::redis_server::RedisServer;

@@ -3,8 +3,9 @@
 use futures_util::future::join_all;
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::{LeaseId, Release, Released};
-use tower_lock::{Backend as _, ErrorKind, LockKey, RedisBackend};
+use tower_lock::{ErrorKind, LockKey, RedisBackend};
 use uuid::Uuid;
 
 use super::support::{LEASE, percentile};

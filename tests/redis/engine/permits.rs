@@ -25,7 +25,7 @@ async fn permits_above_limit_are_full_in_all_processes() {
     assert!(second.fencing_token() > first.fencing_token());
     for locks in [&here, &there] {
         let error = locks.acquire("k").permits(2).no_wait().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Full);
+        assert_eq!(error.kind(), ErrorKind::PermitsExhausted);
         let error = locks.acquire("k").shared().no_wait().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         let error = locks.acquire("k").no_wait().await.unwrap_err();

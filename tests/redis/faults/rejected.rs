@@ -231,13 +231,10 @@ async fn changed_password_is_misconfigured_without_storm() {
     // The waiter fails with the cause long before its wait ends.
     let start = Instant::now();
     let rejected = timeout(5 * SECOND, waiter).await.expect("rejected early");
-    assert_eq!(
-        rejected.unwrap().unwrap_err().kind(),
-        ErrorKind::Misconfigured
-    );
+    assert_eq!(rejected.unwrap().unwrap_err().kind(), ErrorKind::Refused);
     while start.elapsed() < 3 * SECOND {
         let error = locks.acquire("new").await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert_eq!(error.kind(), ErrorKind::Refused);
         sleep(MS).await;
     }
     assert!(!guard.is_held());
@@ -262,7 +259,7 @@ async fn revoked_permission_is_misconfigured_without_storm() {
         let waits = (0..100).map(|_| locks.acquire("new").into_future());
         let start = Instant::now();
         for outcome in join_all(waits).await {
-            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Misconfigured);
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Refused);
         }
         assert!(start.elapsed() < 4 * SECOND, "waiting does not help");
         let sent = scripts_called(&server) - before;

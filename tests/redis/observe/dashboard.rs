@@ -123,7 +123,7 @@ async fn denied_releases_are_incident_with_cause() {
     let down = frame(&app, has(false)).await;
     let cause = part(&down, &address, "releases")["cause"].as_str().unwrap();
     assert!(
-        cause.starts_with("lock store rejects this client: "),
+        cause.starts_with("lock backend refuses this client: "),
         "{cause}"
     );
     assert_eq!(part(&down, &address, "commands")["up"], true);

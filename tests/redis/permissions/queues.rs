@@ -43,7 +43,7 @@ async fn user_without_prefix_locks_allowed_names() {
         let ((), next) = tokio::join!(async { guard.release().await.unwrap() }, waiting);
         next.unwrap().release().await.unwrap();
         let refused = locks.acquire("invoice:42").await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Misconfigured);
+        assert_eq!(refused.kind(), ErrorKind::Refused);
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::future::IntoFuture as _;
 
-use tower_lock::{Acquire, ErrorKind, LockManager, Quorum};
+use tower_lock::manager::Acquire;
+use tower_lock::{ErrorKind, LockManager, Quorum};
 
 use super::{LOCKER, WITH_SHARED, WITH_VOTES, allow, at};
 use crate::support::engine::{PATIENCE, eventually};
@@ -23,7 +24,7 @@ async fn shared_lock_without_read_permission_is_refused() {
         let locks = locks.build().unwrap();
         for mode in MODES {
             let refused = mode(locks.acquire("a")).await.unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Misconfigured, "without {denied}");
+            assert_eq!(refused.kind(), ErrorKind::Refused, "without {denied}");
             drop(locks.acquire("a").no_wait().await.unwrap());
             eventually("released", || locks.snapshot().is_idle()).await;
         }
@@ -56,7 +57,7 @@ async fn mode_with_denied_queue_is_acquired_and_released() {
             .no_wait()
             .await
             .unwrap_err();
-        assert_eq!(full.kind(), ErrorKind::Full, "{names}");
+        assert_eq!(full.kind(), ErrorKind::PermitsExhausted, "{names}");
         let waiting = others.acquire("order:2").permits(1).wait(PATIENCE);
         let release = async {
             eventually("a waiter", || others.snapshot().waiting == 1).await;
@@ -81,7 +82,7 @@ async fn shared_vote_with_denied_queue_is_refused() {
     let locks = LockManager::builder(quorum.build().unwrap());
     let locks = locks.build().unwrap();
     let refused = locks.acquire("order:1").shared().await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Misconfigured, "{refused:?}");
+    assert_eq!(refused.kind(), ErrorKind::Refused, "{refused:?}");
     let guard = locks.acquire("order:1").await.unwrap();
     guard.release().await.unwrap();
 }

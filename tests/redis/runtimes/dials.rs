@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
-use tower_lock::{Backend as _, LockKey, LockManager, RedisBackend};
+use tower_lock::backend::Backend as _;
+use tower_lock::{LockKey, LockManager, RedisBackend};
 
 use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::other_runtime::current_thread;

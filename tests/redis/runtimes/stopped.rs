@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::{Backend as _, LockKey, LockManager, RedisBackend};
+use tower_lock::backend::Backend as _;
+use tower_lock::{LockKey, LockManager, RedisBackend};
 
 use crate::support::engine::{
     MS, PATIENCE, connected, eventually, manager, manager_on, pttl, subscribers, within,

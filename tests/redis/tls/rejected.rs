@@ -84,7 +84,7 @@ async fn invalid_certificate_is_reported_until_replaced() {
     server.show(&Authority::new().issue());
     server.server().cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     let error = locks.acquire("a").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(chain(&error).contains("certificate"), "{}", chain(&error));
     server.show(&server.authority().issue());
     let granted = async { while locks.acquire("a").await.is_err() {} };

@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tower_lock::backend::QuorumBuilder;
-use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Node, Release};
-use tower_lock::{Backend, ErrorKind, LockKey, LockManager, Quorum, RedisBackend};
+use tower_lock::backend::Backend;
+use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Node, QuorumBuilder, Release};
+use tower_lock::{ErrorKind, LockKey, LockManager, Quorum, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::{FENCE, MS, Monitor, SECOND, within};
@@ -391,7 +391,7 @@ async fn quorum_finds_server_twice_later() {
     let refused = async {
         loop {
             match locks.acquire("k").wait(SECOND).await {
-                Err(error) if error.kind() == ErrorKind::Misconfigured => break error,
+                Err(error) if error.kind() == ErrorKind::Refused => break error,
                 outcome => drop(outcome),
             }
             sleep(20 * MS).await;

@@ -149,7 +149,7 @@ impl Environment {
         let full = if waiter.permits.is_some() {
             ErrorKind::Busy
         } else {
-            ErrorKind::Full
+            ErrorKind::PermitsExhausted
         };
         if kind == full {
             self.violate(Invariant::Mode, || format!("w{id} fails with {kind:?}"));

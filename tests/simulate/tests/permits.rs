@@ -7,7 +7,7 @@ use crate::run::run;
 
 #[test]
 fn few_seeds_find_permits_full() {
-    let count = count(100, &["fails: Full"]);
+    let count = count(100, &["fails: PermitsExhausted"]);
     assert!(count >= 5, "{count} of 100 seeds");
 }
 

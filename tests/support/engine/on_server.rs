@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::RedisBackendBuilder;
-use tower_lock::{LockManager, RedisBackend, Snapshot};
+use tower_lock::manager::Snapshot;
+use tower_lock::{LockManager, RedisBackend};
 
 use super::{MS, PATIENCE, SECOND, within};
 use crate::support::redis_server::RedisServer;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tower_lock::backend::{AcquireRequest, Acquired, LeaseId, Release, Released};
-use tower_lock::{Backend as _, LockKey, RedisBackend};
+use tower_lock::{LockKey, RedisBackend};
+use tower_lock::backend::Backend as _;
 use uuid::Uuid;
 
 use super::bare::pause;

@@ -27,9 +27,9 @@ impl RedisBackendBuilder {
     ///
     /// It serves credentials that change, such as tokens of AWS IAM or Microsoft Entra. They apply to commands,
     /// subscriptions and all nodes of a cluster. Behind sentinels, they are for the primary. With this setting, a
-    /// URL with a password is a [`ConfigError`](crate::ConfigError). For a
+    /// URL with a password is a [`ConfigError`](crate::manager::ConfigError). For a
     /// [pool](crate::RedisBackend::from_pool), they are for the server of [`notify`](Self::notify), and without it,
-    /// [`connect`](Self::connect) returns a [`ConfigError`](crate::ConfigError).
+    /// [`connect`](Self::connect) returns a [`ConfigError`](crate::manager::ConfigError).
     ///
     /// - The future of the provider must complete within the [`connect_timeout`](Self::connect_timeout), or it is
     ///   dropped. It must not block its thread. A provider of tokens should cache them.
@@ -73,7 +73,7 @@ impl RedisBackendBuilder {
     /// hosts in the URL stay as they are. A node that reports no host has the host of the node that was asked. IPv6
     /// addresses have no brackets. The map must return one address per server, and must not block.
     ///
-    /// [`connect`](Self::connect) returns a [`ConfigError`](crate::ConfigError) with a URL of one server or a pool.
+    /// [`connect`](Self::connect) returns a [`ConfigError`](crate::manager::ConfigError) with a URL of one server or a pool.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_lock::ConnectError> {
@@ -125,7 +125,7 @@ impl RedisBackendBuilder {
     /// It serves servers at IP addresses with a certificate for a host name. The client also sends it as the server
     /// name (SNI). It applies to commands, subscriptions, sentinels and all nodes of a cluster.
     ///
-    /// [`connect`](Self::connect) returns a [`ConfigError`](crate::ConfigError) if it is neither a host name nor an
+    /// [`connect`](Self::connect) returns a [`ConfigError`](crate::manager::ConfigError) if it is neither a host name nor an
     /// IP address, or if a URL is not `rediss://`.
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]

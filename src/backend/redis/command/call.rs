@@ -108,7 +108,7 @@ impl Calls {
     pub(super) fn log_denied_queue(&self) {
         #[cfg(feature = "tracing")]
         if !self.denial_logged.swap(true, Ordering::Relaxed) {
-            tracing::warn!("lock server denies the queue of a permitted lock");
+            tracing::warn!("lock backend denies the queue of a permitted lock");
         }
     }
 

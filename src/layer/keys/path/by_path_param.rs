@@ -12,12 +12,13 @@ use crate::{InvalidKey, LockKeys};
 #[derive(Debug, Clone)]
 pub struct ByPathParam {
     name: Cow<'static, str>,
+    pub(in crate::layer::keys) kind: Option<Cow<'static, str>>,
 }
 
 impl ByPathParam {
     pub(in crate::layer) fn new(name: Cow<'static, str>) -> Self {
         params::assert_valid("by_path_param", &name);
-        Self { name }
+        Self { name, kind: None }
     }
 }
 
@@ -29,6 +30,10 @@ impl KeyExtractor for ByPathParam {
     fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
         let params = params::read(request)?;
         let value = params::value(&params, &self.name, request)?;
-        params::source(&self.name).key(value.as_bytes())
+        params::source(&self.name).key(self.kind.as_deref(), value.as_bytes())
+    }
+
+    fn parameters(&self) -> Vec<&str> {
+        params::unless(&self.kind, [&*self.name])
     }
 }

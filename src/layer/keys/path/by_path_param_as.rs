@@ -15,6 +15,7 @@ use crate::{InvalidKey, LockKeys};
 /// The key of [`LockLayer::by_path_param_as`](crate::LockLayer::by_path_param_as).
 pub struct ByPathParamAs<T> {
     name: Cow<'static, str>,
+    pub(in crate::layer::keys) kind: Option<Cow<'static, str>>,
     value: PhantomData<fn() -> T>,
 }
 
@@ -23,6 +24,7 @@ impl<T> ByPathParamAs<T> {
         params::assert_valid("by_path_param_as", &name);
         Self {
             name,
+            kind: None,
             value: PhantomData,
         }
     }
@@ -40,7 +42,11 @@ impl<T: FromStr + Display> KeyExtractor for ByPathParamAs<T> {
         let value: T = value.parse().map_err(|_| InvalidKey::Malformed {
             what: source.to_string().into(),
         })?;
-        source.key(value.to_string().as_bytes())
+        source.key(self.kind.as_deref(), value.to_string().as_bytes())
+    }
+
+    fn parameters(&self) -> Vec<&str> {
+        params::unless(&self.kind, [&*self.name])
     }
 }
 
@@ -48,6 +54,7 @@ impl<T> Clone for ByPathParamAs<T> {
     fn clone(&self) -> Self {
         Self {
             name: self.name.clone(),
+            kind: self.kind.clone(),
             value: PhantomData,
         }
     }

@@ -12,6 +12,7 @@ use crate::{InvalidKey, LockKey, LockKeys};
 #[derive(Debug, Clone)]
 pub struct ByPathParams {
     names: Box<[Cow<'static, str>]>,
+    pub(in crate::layer::keys) kind: Option<Cow<'static, str>>,
 }
 
 impl ByPathParams {
@@ -27,7 +28,7 @@ impl ByPathParams {
             !names.is_empty(),
             "`LockLayer`: invalid `by_path_params`: list at least one parameter"
         );
-        Self { names }
+        Self { names, kind: None }
     }
 }
 
@@ -39,9 +40,17 @@ impl KeyExtractor for ByPathParams {
     fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
         let params = params::read(request)?;
         let mut parts = Vec::with_capacity(2 * self.names.len());
+        parts.extend(self.kind.as_deref());
         for name in &self.names {
-            parts.extend([&**name, params::value(&params, name, request)?]);
+            if self.kind.is_none() {
+                parts.push(&**name);
+            }
+            parts.push(params::value(&params, name, request)?);
         }
         Ok(Some(LockKey::from_parts(parts).into()))
+    }
+
+    fn parameters(&self) -> Vec<&str> {
+        params::unless(&self.kind, self.names.iter().map(|name| &**name))
     }
 }

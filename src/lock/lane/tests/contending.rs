@@ -231,7 +231,7 @@ fn hopeless_attempt_keeps_waiters_of_other_mode() {
     for (ticket, terms) in [(2, RENEWED), (3, shared), (4, RENEWED)] {
         lane.queue(ticket, terms);
     }
-    let error = Error::new(ErrorKind::Misconfigured);
+    let error = Error::new(ErrorKind::Refused);
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.refused_for_good(&wakeup, Mode::Shared, &error, now, effects);
     });

@@ -84,7 +84,7 @@ fn next_waiter_inherits_place() {
 #[test]
 fn permanent_error_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
-    let error = Error::new(ErrorKind::Misconfigured);
+    let error = Error::new(ErrorKind::Refused);
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.refused_for_good(&wakeup, Mode::Exclusive, &error, now, effects);
     });

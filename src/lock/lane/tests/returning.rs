@@ -206,7 +206,7 @@ fn rejected_renewal_before_return_is_misconfigured() {
     returns(&mut lane.renewed(&renewal, lane.now, Err(error)));
     assert!(lane.take_return().is_some());
     let why_not = lane.lane.why_not(lane.now);
-    assert_eq!(why_not.kind(), ErrorKind::Misconfigured);
+    assert_eq!(why_not.kind(), ErrorKind::Refused);
 }
 
 /// The deadline of a waiter passes before the next attempt has a reply.

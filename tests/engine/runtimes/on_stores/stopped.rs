@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
-use tower_lock::{Acquire, AcquireFuture, LockManager, LockManagerBuilder};
+use tower_lock::manager::{Acquire, AcquireFuture};
+use tower_lock::{LockManager, LockManagerBuilder};
 
 use super::super::stores::{Store, stores};
 use crate::support::engine::MS;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_lock::Mode;
+use tower_lock::backend::Mode;
 
 use crate::referee::{Hold, Referee, Verdict};
 use crate::rows::Row;

@@ -13,9 +13,9 @@ use crate::support::log::Log;
 
 pub(super) const LEASE: Duration = Duration::from_secs(12);
 
-const UNREACHED: &str = "WARN lock store unreachable";
+const UNREACHED: &str = "WARN lock backend unreachable";
 
-const REACHED: &str = "INFO lock store reachable again";
+const REACHED: &str = "INFO lock backend reachable again";
 
 pub(super) const REFUSED: &str = "WARN locks cannot be acquired";
 

@@ -3,8 +3,9 @@
 use std::future::IntoFuture as _;
 
 use tokio::task::JoinHandle;
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::{AcquireRequest, LeaseId};
-use tower_lock::{Backend as _, Error, ErrorKind, LockGuard, LockKey, LockManager, RedisBackend};
+use tower_lock::{Error, ErrorKind, LockGuard, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use super::{LEASE, REACHED, UNREACHED, is_unavailable, logged};

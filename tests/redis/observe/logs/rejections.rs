@@ -48,7 +48,7 @@ fn permission_loss_and_recovery_are_logged_once() {
         allow("-hset");
         for _ in 0..3 {
             let error = locks.acquire("k").no_wait().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Misconfigured);
+            assert_eq!(error.kind(), ErrorKind::Refused);
         }
         assert_eq!(log.messages(), [REFUSED]);
         // Redis 6.2 and 7.0 do not name a command that a script may not use.
@@ -75,7 +75,7 @@ fn forbidden_key_beside_others_is_logged_once() {
         let locks = manager(server.url_of("some", "secret"), LEASE).await;
         for n in 0..5 {
             let error = locks.acquire("forbidden").no_wait().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Misconfigured);
+            assert_eq!(error.kind(), ErrorKind::Refused);
             drop(locks.acquire(format!("k{n}")).await.unwrap());
         }
         assert_eq!(log.messages(), [REFUSED]);

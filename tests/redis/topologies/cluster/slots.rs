@@ -4,10 +4,9 @@ use std::future::IntoFuture as _;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::redis::Publish;
-use tower_lock::{
-    Backend as _, ConnectError, ErrorKind, LockKey, LockKeys, LockManager, RedisBackend,
-};
+use tower_lock::{ConnectError, ErrorKind, LockKey, LockKeys, LockManager, RedisBackend};
 
 use super::support::{LONG, SHORT, has_subscriptions, key_of_each, nothing_is_left, waiter};
 use crate::backend::contract::passes_conformance;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use tower_lock::Backend;
-use tower_lock::backend::{ContendRequest, Contended, Release, Released, Renewal};
+use tower_lock::backend::{Backend, ContendRequest, Contended, Release, Released, Renewal};
 
 use super::{History, assert_finds, assert_finds_in, item, lease};
 use crate::environment::Weather;

@@ -147,7 +147,7 @@ async fn checker_finds_permit_refused_to_reader_as_full() {
         };
         history.guard(0, None, &reads).await;
         let kind = if fault {
-            ErrorKind::Full
+            ErrorKind::PermitsExhausted
         } else {
             ErrorKind::KeyConflict
         };
@@ -161,7 +161,7 @@ async fn checker_finds_full_key_of_lock() {
     assert_finds(Invariant::Mode, async |history, fault| {
         history.renewed_guard(0).await;
         let kind = if fault {
-            ErrorKind::Full
+            ErrorKind::PermitsExhausted
         } else {
             ErrorKind::Busy
         };

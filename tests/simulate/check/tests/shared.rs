@@ -204,7 +204,10 @@ async fn checker_finds_refusal_after_guard() {
         permits: Some(2),
         ..acquire()
     };
-    for (asked, kind) in [(acquire(), ErrorKind::Busy), (permit, ErrorKind::Full)] {
+    for (asked, kind) in [
+        (acquire(), ErrorKind::Busy),
+        (permit, ErrorKind::PermitsExhausted),
+    ] {
         assert_finds(Invariant::Reentry, async |history, fault| {
             let before = history.seen().id();
             history.reader(0).await;

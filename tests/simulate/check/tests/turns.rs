@@ -1,7 +1,6 @@
 //! The order of the processes at the store, and the length of their turns.
 
-use tower_lock::Backend;
-use tower_lock::backend::{LeaseId, Release};
+use tower_lock::backend::{Backend, LeaseId, Release};
 
 use super::{Fault, History, assert_finds, assert_finds_in, item, lease};
 use crate::plan::{Command, Outsider, Plan};

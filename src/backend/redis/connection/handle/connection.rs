@@ -55,8 +55,8 @@ impl Connection {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let outage = Outage::new(
             Part::Commands,
-            "lock store unreachable",
-            "lock store reachable again",
+            "lock backend unreachable",
+            "lock backend reachable again",
             &connector.address,
         );
         Self {

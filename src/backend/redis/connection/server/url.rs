@@ -126,9 +126,8 @@ const UNENCODED: &str =
 const ONE_LOGIN: &str =
     "one login, in front, is for all hosts; in it, `@` and `,` must be percent-encoded";
 
-const SOCKET_PARAMETERS: &str =
-    "the parameters of a socket are `db`, `user`, `pass` and `protocol`, each with `=` and a value";
-const HOST_PARAMETERS: &str = "`protocol` is the only parameter: the database goes behind the \
+const SOCKET_PARAMETERS: &str = "the parameters of a socket are `db`, `user`, `pass` and `protocol`, each with `=` and a value, and `prefix`";
+const HOST_PARAMETERS: &str = "`protocol` and `prefix` are the only parameters: the database goes behind the \
     host, and the login in front of it: `redis://user:password@host/1`";
 
 /// The default port of a sentinel. All other servers have 6379.

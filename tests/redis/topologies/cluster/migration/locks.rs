@@ -125,7 +125,7 @@ async fn shared_leases_in_moving_slot_are_renewed() {
         shared.release().await.unwrap();
     }
     let full = there.acquire(PERMITS).permits(1).no_wait().await;
-    assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(full.unwrap_err().kind(), ErrorKind::PermitsExhausted);
     moving.end().await;
     join_all(leases.map(renewed_for_a_lease)).await;
 }
