@@ -1,8 +1,14 @@
 //! The request for a lock, and its options.
 
 mod awaited;
+#[cfg(feature = "test-util")]
+pub(super) mod by_hand;
+pub(super) mod entry;
 mod every;
+pub(super) mod first_attempt;
 mod future;
+pub(super) mod guard;
+pub(super) mod pending;
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +17,7 @@ use std::time::Duration;
 
 use self::awaited::Awaited;
 use super::engine::Engine;
-use super::held::Held;
+use crate::lock::lease::held::Held;
 use crate::observe::Name;
 use crate::{Error, ErrorKind, LockKeys, Owner};
 

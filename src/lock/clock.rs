@@ -8,6 +8,7 @@
 //! moment must therefore be woken after a resume, and must read the clock when it wakes.
 
 mod suspended;
+pub(super) mod timeout;
 
 use std::num::NonZeroU64;
 use std::ops::{Add, Div, Sub};

@@ -9,17 +9,17 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::clock::{Moment, Span};
-use super::home::{Forked, Home, HomeEnded};
 use super::lease::LeaseNumber;
-use super::options::Options;
-use super::room::Room;
-use super::seats::{Seat, Seats};
 use super::table::Lanes;
 use crate::backend::{BackendError, BackendErrorKind, BoxFuture, ErasedBackend, Hints, LeaseId};
 use crate::key::KeyMap;
+use crate::lock::lane::queue::seats::{Seat, Seats};
 use crate::observe::{RenewalOutage, Tally};
 use crate::task::{Runtime, with_caller_context, with_output};
 use crate::{Error, ErrorKind, LockKey, Owner};
+use home::{Forked, Home, HomeEnded};
+use options::Options;
+use room::Room;
 
 /// The state of one manager. The alignment keeps the reference count, like [`Numbers`], on a cache
 /// line apart from the fields that requests only read.
@@ -41,7 +41,7 @@ pub(super) struct Engine {
     /// Notified when `closing` is set.
     closed: Arc<tokio::sync::Notify>,
     #[cfg(feature = "dashboard")]
-    pub(super) hot: super::hot::HotKeys,
+    pub(super) hot: crate::lock::table::hot::HotKeys,
     pub(super) id: Uuid,
     pub(super) tally: Arc<Tally>,
     pub(super) renewal_outage: RenewalOutage,
@@ -71,7 +71,7 @@ impl Engine {
             has_permits: AtomicBool::new(false),
             closed: Arc::default(),
             #[cfg(feature = "dashboard")]
-            hot: super::hot::HotKeys::default(),
+            hot: crate::lock::table::hot::HotKeys::default(),
             id: Uuid::new_v4(),
             tally: Arc::default(),
             renewal_outage: RenewalOutage::default(),
@@ -290,5 +290,18 @@ impl Drop for Engine {
     }
 }
 
+pub(super) mod backlog;
+#[cfg(feature = "metrics")]
+pub(super) mod gauges;
+pub(super) mod home;
+pub(super) mod line;
+pub(super) mod options;
+pub(super) mod release_queue;
+pub(super) mod room;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tracing")]
+pub(super) mod trace_keys;
+pub(super) mod turns;
+pub(super) mod unresolved;
+pub(super) mod wake;

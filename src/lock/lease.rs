@@ -1,9 +1,16 @@
 //! A lease that the backend granted to this process, and its renewals and hand-offs.
 //! The table of its upkeep is in [`super`].
 
+pub(super) mod claim;
 mod downgrading;
+pub(super) mod ending;
+pub(super) mod grant;
 mod hand_offs;
+pub(super) mod held;
+pub(super) mod lost;
+pub(super) mod place;
 mod upkeep;
+pub(super) mod yielded;
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -11,9 +18,9 @@ use std::time::Duration;
 use hand_offs::{HANDOFF_TIME, HandOffs};
 use upkeep::Upkeep;
 
-use super::claim::Terms;
 use super::clock::{Moment, Span};
 use crate::backend::{BackendError, LeaseId, Mode, Renewed};
+use claim::Terms;
 
 /// A renewal is due when a third of the lease has passed, as in Redisson.
 const RENEW_AT: u32 = 3;

@@ -26,7 +26,7 @@
 //!
 //! Each key has one *lane* per process ([`lane`]), and one for each owner that asks for a permit: a state machine under
 //! the mutex of its shard of the table ([`table`]). Acquires, guards and background tasks send it events. An event
-//! changes the state under the mutex and fills one [`effect::Effects`] value; [`dispatch`] carries it out after the mutex
+//! changes the state under the mutex and fills one [`lane::effect::Effects`] value; [`dispatch`] carries it out after the mutex
 //! is free. No other file resolves a waiter, reports a release or wakes a loss future.
 //!
 //! Two kinds of work are no effects. The event by which an acquire begins to contend returns the wakeup of its first
@@ -159,79 +159,34 @@
 //! first await. Tasks are only dropped with their runtimes, or if code of the program panics in them.
 
 mod acquire;
-mod attempt;
-mod backlog;
-mod builder;
-#[cfg(feature = "test-util")]
-mod by_hand;
-mod claim;
+mod api;
 mod clock;
-mod command;
-mod contender;
-mod counts;
-mod deadlines;
-mod dispatch;
-mod downgrade;
-mod effect;
-mod ending;
 mod engine;
-mod entry;
-mod few;
-mod first_attempt;
-mod forced;
-#[cfg(feature = "metrics")]
-mod gauges;
-mod grant;
-mod guard;
-mod held;
-mod home;
-#[cfg(feature = "dashboard")]
-mod hot;
 mod lane;
 mod lease;
-mod line;
-mod lost;
-mod manager;
-mod options;
-mod pending;
-mod place;
-mod release_queue;
-mod releaser;
-mod report;
-mod resolver;
-mod room;
-mod seats;
-mod snapshot;
 mod table;
+mod tasks;
 #[cfg(test)]
 mod tests;
-mod timeout;
-#[cfg(feature = "tracing")]
-mod trace_keys;
-mod turns;
-mod unresolved;
 #[cfg(feature = "dashboard")]
 mod view;
-mod wake;
-mod watchdog;
-mod yielded;
 
+pub(crate) use acquire::guard::Heir;
+pub use acquire::guard::LockGuard;
 pub use acquire::{Acquire, AcquireFuture};
-pub use builder::LockManagerBuilder;
-pub(crate) use guard::Heir;
-pub use guard::LockGuard;
-pub use held::Held;
-#[cfg(feature = "dashboard")]
-pub(crate) use hot::HotKey;
+pub use api::builder::LockManagerBuilder;
+pub use api::manager::LockManager;
+pub use api::snapshot::{LockInfo, Snapshot};
+pub(crate) use engine::options::{valid_lease, valid_permits, valid_wait};
+pub(crate) use engine::room::{Room, Share};
+#[cfg(feature = "tracing")]
+pub use engine::trace_keys::TraceKeys;
 #[cfg(feature = "dashboard")]
 pub(crate) use lane::HeldBy;
 pub use lane::MAX_HOLD_COUNT;
-pub use lost::Lost;
-pub use manager::LockManager;
-pub(crate) use options::{valid_lease, valid_permits, valid_wait};
-pub(crate) use room::{Room, Share};
-pub use snapshot::{LockInfo, Snapshot};
-#[cfg(feature = "tracing")]
-pub use trace_keys::TraceKeys;
+pub use lease::held::Held;
+pub use lease::lost::Lost;
+#[cfg(feature = "dashboard")]
+pub(crate) use table::hot::HotKey;
 #[cfg(feature = "dashboard")]
 pub(crate) use view::{LaneView, Order, OwnerView, Walk, WeakManager};

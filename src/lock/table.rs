@@ -7,11 +7,15 @@ use hashbrown::HashTable;
 use tokio::sync::Notify;
 
 use super::clock::Moment;
-use super::deadlines::{Deadlines, Entry};
-use super::effect::Effects;
 use super::lane::Lane;
 use crate::LockKey;
+use crate::lock::lane::effect::Effects;
+use deadlines::{Deadlines, Entry};
 
+pub(super) mod counts;
+pub(super) mod deadlines;
+#[cfg(feature = "dashboard")]
+pub(super) mod hot;
 mod parts;
 mod round;
 

@@ -9,18 +9,18 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use super::clock::{Clock, Moment, Span};
-use super::effect::{Answer, Effects, Report, Wakeup, Work};
-use super::grant::Grant;
 use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
-use super::seats::Seats;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
     ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes, Release,
     Released, ReleasedOrKept, Renewal, Renewed,
 };
+use crate::lock::lane::effect::{Answer, Effects, Report, Wakeup, Work};
+use crate::lock::lane::queue::seats::Seats;
+use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
+use crate::lock::lease::grant::Grant;
 use crate::observe::{Name, RequestSpan};
 use crate::{Error, LockKey, Owner};
 

@@ -9,16 +9,16 @@ use tokio::sync::Notify;
 
 use self::first::First;
 use self::summary::Summary;
-use super::counts::{Counting, Counts};
 use super::engine::Engine;
-use super::grant::Grant;
-use super::hot::HotKey;
 use super::lane::{HeldBy, Lane};
-use super::manager::LockManager;
-use super::options::Options;
 use super::table::SHARDS;
 use crate::backend::Mode;
 use crate::key::KeyMap;
+use crate::lock::api::manager::LockManager;
+use crate::lock::engine::options::Options;
+use crate::lock::lease::grant::Grant;
+use crate::lock::table::counts::{Counting, Counts};
+use crate::lock::table::hot::HotKey;
 use crate::{FencingToken, LockKey, Owner};
 
 mod first;

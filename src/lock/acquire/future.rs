@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use super::entry::{Step, enter};
+use super::guard::{Hold, LockGuard};
+use super::pending::PendingAcquire;
 use super::{Acquire, Wait};
 use crate::backend::{BoxFuture, Mode};
-use crate::lock::claim::{Claim, Deadline, HoldId, QueuePosition, Terms};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
-use crate::lock::entry::{Step, enter};
-use crate::lock::grant::Grant;
-use crate::lock::guard::{Hold, LockGuard};
-use crate::lock::options::{valid_lease, valid_permits, valid_wait};
-use crate::lock::pending::PendingAcquire;
-use crate::lock::room::Room;
+use crate::lock::engine::options::{valid_lease, valid_permits, valid_wait};
+use crate::lock::engine::room::Room;
+use crate::lock::lease::claim::{Claim, Deadline, HoldId, QueuePosition, Terms};
+use crate::lock::lease::grant::Grant;
 use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
 use crate::{ConfigError, Error, ErrorKind, LockKeys};
 

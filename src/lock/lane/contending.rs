@@ -1,23 +1,29 @@
 //! The start and the end of an acquire loop.
 
+pub(in crate::lock) mod attempt;
+pub(super) mod attempting;
+pub(in crate::lock) mod in_place;
+pub(super) mod looking;
+pub(super) mod pace;
+
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::attempting::{Place, Refused};
+use super::effect::{Effects, Wakeup, Work};
+use super::holding::tenure::Tenure;
+use super::queue::waiters::Waiter;
 use super::state::{Contending, First, Lane, Phase, Seen, YIELDING};
-use super::tenure::Tenure;
-use super::waiters::Waiter;
-use crate::lock::attempt::unanswered;
-use crate::lock::claim::{Claim, Ticket};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Effects, Wakeup, Work};
-use crate::lock::grant::Grant;
+use crate::lock::lease::claim::{Claim, Ticket};
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::place::QueuePlace;
+use crate::lock::lease::yielded::Yielded;
 use crate::lock::lease::{Lease, LeaseNumber};
-use crate::lock::place::QueuePlace;
-use crate::lock::yielded::Yielded;
 use crate::observe::Via;
 use crate::{Error, LockKey};
+use attempt::unanswered;
+use attempting::{Place, Refused};
 
 impl Contending {
     pub(super) fn wake(&self) {

@@ -1,17 +1,24 @@
 //! The holds of one owner, each with its terms.
 
+pub(super) mod downgrading;
+pub(super) mod held;
+pub(super) mod readers;
+pub(super) mod renewing;
+pub(super) mod returning;
+pub(super) mod tenure;
+
 use std::sync::Arc;
 
-use crate::lock::claim::{Claim, HoldId};
+use super::effect::Wakeup;
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::Wakeup;
-use crate::lock::grant::Grant;
+use crate::lock::lease::claim::{Claim, HoldId};
+use crate::lock::lease::grant::Grant;
 use crate::lock::lease::{Lease, valid_until};
 
-use super::group::Group;
-use super::readers::Held;
+use super::queue::group::Group;
 use crate::backend::Mode;
 use crate::{ErrorKind, Owner};
+use readers::Held;
 
 /// The maximum number of holds of one owner on one lock.
 pub const MAX_HOLD_COUNT: u32 = 64;

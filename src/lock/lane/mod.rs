@@ -1,7 +1,7 @@
 //! The state of one key in this process: its holder, its lease and its waiters.
 //!
 //! A lane is a state machine without I/O or tasks of its own. Each method that takes
-//! [`Effects`](super::effect::Effects) is one event of the table in [`super`]: it changes the state under
+//! [`Effects`](effect::Effects) is one event of the table in [`super`]: it changes the state under
 //! the mutex of the lane table, and adds to the effects the work for after the mutex is free. The events
 //! have one file per phase:
 //!
@@ -16,34 +16,23 @@
 //! | `queue`, `waiters`, `pace`, `estimate` | the queue, its list, its speed, the time until it is empty |
 //! | `looking` | the checks by the watchdog |
 
-mod attempting;
-mod contending;
-mod downgrading;
-mod entering;
-mod estimate;
-mod group;
-mod held;
-mod holding;
-mod looking;
-mod pace;
-mod queue;
-mod readers;
-mod renewing;
-mod returning;
+pub(super) mod contending;
+pub(super) mod effect;
+pub(super) mod few;
+pub(super) mod holding;
+pub(super) mod queue;
 mod state;
-mod tenure;
 #[cfg(test)]
 mod tests;
-mod waiters;
 
-pub(super) use attempting::{Place, Refused};
-pub(super) use downgrading::{Reserved, Turn};
-pub(super) use entering::Entered;
-pub(super) use held::Release;
+pub(super) use contending::attempting::{Place, Refused};
+pub(super) use contending::looking::{Due, UNPOLLED};
 pub use holding::MAX_HOLD_COUNT;
-pub(super) use looking::{Due, UNPOLLED};
-pub(super) use returning::{Kept, Order, ReleaseOrKeep};
+pub(super) use holding::downgrading::{Reserved, Turn};
+pub(super) use holding::held::Release;
+pub(super) use holding::returning::{Kept, Order, ReleaseOrKeep};
+pub(super) use queue::entering::Entered;
+pub(super) use queue::waiters::Waiter;
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
 pub(super) use state::{First, Lane, Seen};
-pub(super) use waiters::Waiter;

@@ -1,17 +1,23 @@
 //! The queue of a lane: how waiters enter and leave it, and which waiters a grant serves.
 
+pub(super) mod entering;
+pub(super) mod estimate;
+pub(super) mod group;
+pub(in crate::lock) mod seats;
+pub(super) mod waiters;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::effect::{Effects, Granted};
 use super::state::{Lane, Phase, Seen};
-use super::waiters::{Waiter, Waiters};
 use crate::backend::Mode;
-use crate::lock::claim::{Claim, QueuePosition, Ticket};
 use crate::lock::clock::Moment;
-use crate::lock::effect::{Effects, Granted};
-use crate::lock::grant::Grant;
-use crate::lock::yielded::Yielded;
+use crate::lock::lease::claim::{Claim, QueuePosition, Ticket};
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::yielded::Yielded;
 use crate::{Error, LockKey};
+use waiters::{Waiter, Waiters};
 
 impl Lane {
     /// Adds a waiter. `seen` is the reply to its own last attempt.

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::contending::in_place::InPlace;
+use super::effect::{Report, Wakeup};
 use crate::backend::{BackendError, Mode};
-#[cfg(any(feature = "metrics", feature = "dashboard"))]
-use crate::lock::claim::Claim;
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Report, Wakeup};
-use crate::lock::first_attempt::in_place::InPlace;
-use crate::lock::grant::Grant;
+#[cfg(any(feature = "metrics", feature = "dashboard"))]
+use crate::lock::lease::claim::Claim;
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::place::QueuePlace;
 use crate::lock::lease::{Lease, LeaseNumber};
-use crate::lock::place::QueuePlace;
 use crate::{Error, ErrorKind, Owner};
 
-use super::tenure::Tenure;
-use super::waiters::Waiters;
+use super::holding::tenure::Tenure;
+use super::queue::waiters::Waiters;
 
 /// The time for which a release is still sent after the lease must have expired, in case the backend's
 /// clock was set back.

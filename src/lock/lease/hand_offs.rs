@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::claim::Terms;
 use super::{Lease, RENEW_AT};
 use crate::FencingToken;
 use crate::backend::{KeepRequest, Mode};
-use crate::lock::claim::Terms;
 use crate::lock::clock::{Moment, Span};
 
 /// The longest time for which one lease is handed off in this process before the backend decides.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use super::deadlines::Entry;
 use super::{Lanes, Shard, lock};
 use crate::LockKey;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::deadlines::Entry;
-use crate::lock::effect::Effects;
-use crate::lock::few::Few;
 use crate::lock::lane::Due;
+use crate::lock::lane::effect::Effects;
+use crate::lock::lane::few::Few;
 use crate::lock::lease::LeaseNumber;
 
 /// A renewal that the watchdog has to send.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Owner;
-use crate::lock::effect::Report;
+use crate::lock::lane::effect::Report;
 
 #[test]
 fn handoff_draws_larger_token_without_command() {

@@ -20,19 +20,19 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::contending::in_place::InPlace;
+use super::effect::{Answer, Effects, Wakeup, Work};
+use super::holding::tenure::Tenure;
 use super::state::*;
-use super::tenure::Tenure;
 use super::*;
 use crate::backend::{BackendError, Mode, Renewal, Renewed};
-use crate::lock::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::effect::{Answer, Effects, Wakeup, Work};
-use crate::lock::first_attempt::in_place::InPlace;
-use crate::lock::grant::Grant;
 use crate::lock::lease::Lease;
-use crate::lock::place::{PLACE, QueuePlace};
+use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::place::{PLACE, QueuePlace};
+use crate::lock::lease::yielded::Yielded;
 use crate::lock::tests::*;
-use crate::lock::yielded::Yielded;
 use crate::{Error, ErrorKind, FencingToken};
 
 /// A lane with its clock.

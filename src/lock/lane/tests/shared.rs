@@ -1,7 +1,7 @@
 //! Owners that share a lease.
 
 use super::*;
-use crate::lock::effect::{Given, Granted};
+use crate::lock::lane::effect::{Given, Granted};
 use crate::observe::LostReason;
 
 pub(super) const SHARED: Terms = Terms {

@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::*;
-use crate::lock::claim::{Claim, Deadline};
-use crate::lock::effect::Work;
-use crate::lock::few::Few;
-use crate::lock::grant::Grant;
 use crate::lock::lane::Seen;
+use crate::lock::lane::effect::Work;
+use crate::lock::lane::few::Few;
 use crate::lock::lease::Lease;
+use crate::lock::lease::claim::{Claim, Deadline};
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::yielded::Yielded;
 use crate::lock::tests::{
     FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, number, waiter,
 };
-use crate::lock::yielded::Yielded;
 
 const TTL: Duration = RENEWED.ttl.get();
 

@@ -1,0 +1,302 @@
+//! The entry of an acquire into the lane of one key: a grant, its own first attempt, or a place in the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::first_attempt::{BeginningAttempt, FirstAttempt};
+use crate::backend::Mode;
+use crate::lock::clock::Moment;
+use crate::lock::engine::Engine;
+use crate::lock::engine::line::LONGEST_IN_LINE;
+use crate::lock::lane::UNPOLLED;
+use crate::lock::lane::contending::attempt::unanswered;
+use crate::lock::lane::contending::in_place::InPlace;
+use crate::lock::lane::effect::{Answer, Effects, Given, Reply, Work};
+use crate::lock::lane::queue::seats::Seat;
+use crate::lock::lane::{Entered, First, Lane, Seen, Waiter};
+use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::claim::{Claim, QueuePosition};
+use crate::lock::lease::grant::Grant;
+use crate::lock::tasks::command::{Outcome, attempt_now, judge};
+use crate::{Error, ErrorKind, LockKey};
+
+/// The result of one step of an acquire, which proceeds as far as possible without waiting.
+pub(in crate::lock) enum Step {
+    /// The caller creates the [`Hold`](super::guard::Hold) of a grant at once: without one, nothing releases it.
+    Done(Result<Arc<Grant>, Error>),
+    Slow(Queued),
+}
+
+/// The wait of an acquire in the queue of its lane: for its turn, or for the reply to its own first attempt.
+pub(in crate::lock) struct Queued {
+    pub(in crate::lock) answer: Answer,
+    /// `None` during the first attempt.
+    pub(in crate::lock) position: QueuePosition,
+    /// The first attempt, which the acquire begins.
+    pub(in crate::lock) first: Option<BeginningAttempt>,
+}
+
+/// The result of the first event of an acquire.
+enum Start {
+    Granted(Arc<Grant>),
+    Nested(Arc<Grant>),
+    Queued(Queued),
+    Rejected(Error),
+}
+
+/// Enters the lane or joins its queue. All steps without waiting share one reading of the clock, `now`.
+pub(in crate::lock) fn enter(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+) -> Step {
+    if !claim.is_owner_fresh
+        && engine.has_permits()
+        && let Some(outcome) = enter_other_mode(engine, key, claim, now)
+    {
+        return Step::Done(outcome);
+    }
+    let start = engine.event(key, move |lane, effects| {
+        start(engine, lane, key, claim, now, effects)
+    });
+    match start {
+        Start::Granted(grant) => Step::Done(Ok(granted(engine, claim, grant))),
+        Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
+        Start::Queued(queued) => Step::Slow(queued),
+        Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
+    }
+}
+
+/// Returns `true` for a permit without a first attempt: behind others of this process, it would fail. An acquire makes
+/// one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
+#[inline(never)]
+fn is_behind(engine: &Engine, key: &LockKey, claim: &Claim, now: Moment) -> bool {
+    claim.deadline.outlasts(now + 2 * LONGEST_IN_LINE) && engine.permit_waiters(key) > 0
+}
+
+/// Returns the error of a rejected acquire. A permit is free when the first lease ends, or when a holder releases it: each
+/// is assumed to hold it for a second, and the waiters of this process are first. A lock of this process in another mode
+/// has its own estimate.
+pub(in crate::lock) fn rejection(
+    engine: &Engine,
+    key: &LockKey,
+    claim: &Claim,
+    error: Error,
+) -> Error {
+    let Some(limit) = claim.terms.limit else {
+        return error;
+    };
+    let kind = match error.kind() {
+        ErrorKind::Busy => ErrorKind::PermitsExhausted,
+        ErrorKind::TooManyWaiters => ErrorKind::TooManyWaiters,
+        _ => return error,
+    };
+    let waiters = u32::try_from(engine.permit_waiters(key)).unwrap_or(u32::MAX);
+    let turn = PERMIT_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
+    let turn = error.lease_left().map_or(turn, |left| left.min(turn));
+    let now = engine.now();
+    let excludes = |lane: &Lane| lane.free_at(now).since(now);
+    let lock = engine.lanes.inspect(key.stored(), excludes);
+    let turn = turn.max(lock.unwrap_or_default());
+    error.into_kind(kind).with_retry_after(turn)
+}
+
+/// The assumed time for which a permit is held.
+const PERMIT_HOLD: Duration = Duration::from_secs(1);
+
+/// Enters an acquire whose owner holds the key in another mode, in another lane: a permit besides a lock, or a lock
+/// besides a permit. Returns `None` if it does not. Two acquires of one owner at the same time may both find nothing.
+#[cold]
+fn enter_other_mode(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+) -> Option<Result<Arc<Grant>, Error>> {
+    let owner = claim.owner;
+    if claim.terms.mode != Mode::Permit {
+        let has_permit = engine.event(&key.permit_of(owner), |lane, _| lane.is_held_by(owner, now));
+        let kind = match claim.terms.mode {
+            Mode::Shared => ErrorKind::KeyConflict,
+            _ => ErrorKind::Upgrade,
+        };
+        return has_permit.then(|| Err(Error::new(kind)));
+    }
+    let lock = key.stored();
+    let entered = engine.event(lock, |lane, _| {
+        if !lane.is_held_by(owner, now) {
+            return None;
+        }
+        match lane.mode() {
+            Mode::Exclusive => lane.enter_held(lock, claim, now),
+            _ => Some(Entered::Rejected(Error::new(ErrorKind::KeyConflict))),
+        }
+    });
+    match entered? {
+        Entered::Nested(grant) => Some(Ok(nested(engine, claim, grant))),
+        Entered::Rejected(error) => Some(Err(error)),
+        Entered::Granted(_) | Entered::Idle | Entered::Occupied => {
+            unreachable!("BUG: the owner holds the lock")
+        }
+    }
+}
+
+/// Reports an immediate grant. A grouped grant is picked up later, with the others.
+pub(in crate::lock) fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
+    if !claim.grouped {
+        grant.pick_up();
+    }
+    nested(engine, claim, grant)
+}
+
+fn nested(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
+    engine.granted(&grant, claim.hold);
+    grant
+}
+
+/// Returns the grant of a waiter, which creates its hold, or `None` if the grant was withdrawn.
+pub(in crate::lock) fn pick_up(
+    engine: &Arc<Engine>,
+    claim: &Claim,
+    given: Given,
+) -> Option<Arc<Grant>> {
+    let Given { grant, .. } = given;
+    let picked_up = if claim.grouped {
+        true
+    } else if grant.first_hold() == claim.hold {
+        // No other acquire shares the flag.
+        grant.pick_up()
+    } else {
+        engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim.hold))
+    };
+    picked_up.then_some(grant)
+}
+
+fn start(
+    engine: &Arc<Engine>,
+    lane: &mut Lane,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+    effects: &mut Effects,
+) -> Start {
+    match admit(engine, lane, key, claim, now, effects) {
+        Entered::Granted(grant) => Start::Granted(grant),
+        Entered::Nested(grant) => Start::Nested(grant),
+        Entered::Idle if claim.terms.mode == Mode::Permit && is_behind(engine, key, claim, now) => {
+            let seen = Seen::Busy(now + PERMIT_HOLD);
+            queue(engine, lane, key, claim, seen, now, effects)
+        }
+        Entered::Idle => attempt(engine, lane, key, claim, now, effects),
+        Entered::Occupied => queue(engine, lane, key, claim, Seen::Nothing, now, effects),
+        Entered::Rejected(error) => Start::Rejected(error),
+    }
+}
+
+/// Makes the first attempt, in an idle lane.
+fn attempt(
+    engine: &Arc<Engine>,
+    lane: &mut Lane,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+    effects: &mut Effects,
+) -> Start {
+    let lease = engine.new_lease_id();
+    // A backend in this process replies under the mutex of the lane, so no other event intervenes.
+    let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
+        let seat = match engine.reserve_seat() {
+            Ok(seat) => seat,
+            Err(overloaded) => return Start::Rejected(overloaded),
+        };
+        let (reply, answer) = oneshot::channel();
+        let waiter = waiter(claim, reply, seat);
+        let attempted = (LeaseNumber::of(lease), claim.terms.ttl);
+        let in_place = engine.home.is_near_caller().then(InPlace::default);
+        let first = First {
+            due: engine.unanswered_at(now),
+            in_place: in_place.clone().map(|it| (it, now + UNPOLLED)),
+        };
+        let wakeup = lane.attempt_first(waiter, attempted, first);
+        let attempt = FirstAttempt::new(engine, key, wakeup, claim, lease, now);
+        return Start::Queued(Queued {
+            answer,
+            position: None,
+            first: Some(BeginningAttempt { attempt, in_place }),
+        });
+    };
+    let (outcome, unresolved) = judge(engine, replied);
+    if let Some((lease, ttl)) = unresolved {
+        let ttl = unanswered(ttl);
+        effects.work.push(Work::Resolve { lease, ttl });
+    }
+    match outcome {
+        Outcome::Granted(lease) => Start::Granted(lane.granted_at_once(key, claim, lease, now)),
+        Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
+            Start::Rejected(seen.error(now))
+        }
+        Outcome::NotYet(seen) => queue(engine, lane, key, claim, seen, now, effects),
+        Outcome::Never(error) => Start::Rejected(error),
+    }
+}
+
+/// Joins the queue. `seen` is the reply to the acquire's own last attempt.
+fn queue(
+    engine: &Engine,
+    lane: &mut Lane,
+    key: &LockKey,
+    claim: &Claim,
+    seen: Seen,
+    now: Moment,
+    effects: &mut Effects,
+) -> Start {
+    let limit = engine.options.max_waiters_per_key;
+    // If both bounds are reached, this error is more precise.
+    if lane.seats_taken() >= limit {
+        let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
+        return Start::Rejected(error);
+    }
+    match engine.reserve_queue_seat(key, limit) {
+        Ok(seat) => {
+            let (reply, answer) = oneshot::channel();
+            let waiter = waiter(claim, reply, seat);
+            lane.enqueue(waiter, seen, now, effects);
+            Start::Queued(Queued {
+                answer,
+                position: lane.position(claim.ticket),
+                first: None,
+            })
+        }
+        // The bound is of the manager, but a later acquire joins this queue.
+        Err(overloaded) => Start::Rejected(overloaded.with_retry_after(lane.free_in(now))),
+    }
+}
+
+fn admit(
+    engine: &Engine,
+    lane: &mut Lane,
+    key: &LockKey,
+    claim: &Claim,
+    now: Moment,
+    effects: &mut Effects,
+) -> Entered {
+    // During a shutdown, an owner may re-enter its lock to finish its work.
+    if engine.is_closing() && !lane.is_held_by(claim.owner, now) {
+        return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
+    }
+    lane.enter(key, claim, now, effects)
+}
+
+fn waiter(claim: &Claim, reply: Reply, seat: Seat) -> Waiter {
+    Waiter {
+        claim: *claim,
+        reply,
+        seat,
+    }
+}
+
+#[cfg(test)]
+mod tests;

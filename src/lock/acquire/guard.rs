@@ -1,0 +1,371 @@
+//! The guard of a held lock.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::lock::clock::timeout::by;
+use crate::lock::clock::{Moment, Span};
+use crate::lock::engine::Engine;
+use crate::lock::lane::effect::Report;
+use crate::lock::lease::claim::{Claim, HoldId};
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::held::Held;
+use crate::lock::lease::lost::Grants;
+use crate::lock::tasks::downgrade::Downgrade;
+use crate::observe::Via;
+use crate::{Error, ErrorKind};
+
+/// Receives a guard that its holder drops, in place of the release.
+pub(crate) trait Heir: Send + Sync {
+    /// Takes over the hold of a dropped guard. Runs in a `Drop`, so it must not block, await or panic.
+    fn inherit(&self, guard: LockGuard);
+}
+
+/// One hold of one or several keys, released exactly once by `Drop`, unless an heir takes it over.
+pub(in crate::lock) struct Hold {
+    /// `None` once the hold is released or taken over.
+    engine: Option<Arc<Engine>>,
+    id: HoldId,
+    held: Held,
+    /// Boxed because it is rare and every guard has a place for it.
+    rare: Option<Box<Rare>>,
+}
+
+/// What few holds have.
+#[derive(Default)]
+struct Rare {
+    heir: Option<Arc<dyn Heir>>,
+    /// A downgrade whose result the caller has not received.
+    downgrade: Option<Downgrade>,
+}
+
+impl Hold {
+    pub(in crate::lock) fn new(engine: Arc<Engine>, grant: Arc<Grant>, id: HoldId) -> Self {
+        let via = grant.via_of(id);
+        Self {
+            engine: Some(engine),
+            id,
+            held: Held {
+                grants: Grants::One(grant),
+                waited: Span::new(Duration::ZERO),
+                via,
+            },
+            rare: None,
+        }
+    }
+
+    /// Joins the holds of several keys, which share one id.
+    fn together(holds: Vec<Self>, id: HoldId) -> Self {
+        let mut engine = None;
+        let mut grants = Vec::with_capacity(holds.len());
+        // The slowest way.
+        let mut via = Via::Reentrant;
+        for mut hold in holds {
+            via = via.max(hold.held.via);
+            grants.extend_from_slice(hold.grants());
+            engine = hold.engine.take();
+        }
+        Self {
+            engine,
+            id,
+            held: Held {
+                grants: Grants::Many(grants.into()),
+                waited: Span::new(Duration::ZERO),
+                via,
+            },
+            rare: None,
+        }
+    }
+
+    fn grants(&self) -> &[Arc<Grant>] {
+        self.held.grants.as_slice()
+    }
+
+    pub(in crate::lock) fn is_held(&self, now: Moment) -> bool {
+        self.held.grants.are_held(now)
+    }
+
+    async fn downgrade(&mut self) -> Result<(), Error> {
+        let begun = &mut self.rare.get_or_insert_default().downgrade;
+        let downgrade = match &mut *begun {
+            Some(downgrade) => downgrade,
+            none => {
+                let Some(engine) = &self.engine else {
+                    unreachable!("BUG: a guard has a hold");
+                };
+                none.insert(engine.downgrade(self.held.grants.as_slice(), self.id)?)
+            }
+        };
+        let outcome = downgrade.finish(self.held.lost()).await;
+        *begun = None;
+        outcome
+    }
+
+    /// Starts the releases at once, and returns a future that only awaits them.
+    fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let Some(engine) = self.engine.take() else {
+            unreachable!("BUG: a hold is released once");
+        };
+        let now = engine.now();
+        let release = |grant| {
+            let (reply, reported) = oneshot::channel();
+            let report = Box::new(Report { reply });
+            let until = engine.release(grant, self.id, Some(report), now);
+            Started { reported, until }
+        };
+        let (may_not_run, clock) = (engine.home.may_not_run(), engine.home.clock);
+        // All releases start before the first is awaited.
+        let started: SmallVec<[_; 1]> = self.grants().iter().map(release).collect();
+        async move {
+            let mut outcome = Ok(());
+            for Started { reported, until } in started {
+                // The watchdog ends the return in time, if it runs.
+                let reported = match may_not_run {
+                    true => by(clock, until, now, reported).await,
+                    false => Some(reported.await),
+                };
+                let unavailable = || Err(Error::new(ErrorKind::Unavailable));
+                outcome = outcome.and(reported.and_then(Result::ok).unwrap_or_else(unavailable));
+            }
+            outcome
+        }
+    }
+}
+
+/// A release that has started.
+struct Started {
+    reported: oneshot::Receiver<Result<(), Error>>,
+    /// When the lease must have expired.
+    until: Moment,
+}
+
+impl Drop for Hold {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            if let Some(rare) = &mut self.rare
+                && let Some(heir) = rare.heir.take()
+            {
+                let hold = Self {
+                    engine: Some(engine),
+                    id: self.id,
+                    held: self.held.clone(),
+                    rare: self.rare.take(),
+                };
+                heir.inherit(LockGuard { hold });
+                return;
+            }
+            let now = engine.now();
+            for grant in self.grants() {
+                // Completes at once or goes to the releaser; a lost lock needs neither.
+                engine.release(grant, self.id, None, now);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hold").field(&self.held).finish()
+    }
+}
+
+/// A held lock on one or several keys, released on drop.
+///
+/// Dropping the guard releases the lock in the background, on any path: return, error, panic,
+/// cancelled task. [`release`](LockGuard::release) also reports the result. The guard derefs to
+/// [`Held`], which has the state of the lock. There is one guard for each hold: `guard.clone()`
+/// returns a [`Held`], which does not extend the hold.
+///
+/// Dropping never blocks and needs no runtime.
+///
+/// # Guards that are dropped at once
+///
+/// A guard that is bound to no variable locks nothing. The compiler warns about the first line. The second one needs
+/// a lint that is off by default: put `#![deny(let_underscore_drop)]` at the top of the crate.
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn example(locks: tower_lock::LockManager) -> Result<(), tower_lock::Error> {
+/// locks.acquire("order:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// #![deny(let_underscore_drop)]
+/// # async fn example(locks: tower_lock::LockManager) -> Result<(), tower_lock::Error> {
+/// let _ = locks.acquire("order:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A variable whose name begins with an underscore lives until the end of its scope:
+///
+/// ```
+/// #![deny(unused_must_use, let_underscore_drop)]
+/// # async fn example(locks: tower_lock::LockManager) -> Result<(), tower_lock::Error> {
+/// let _guard = locks.acquire("order:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped: bind it to a variable that lives as long as the work (`let _ = ...` drops it at once)"]
+pub struct LockGuard {
+    hold: Hold,
+}
+
+impl LockGuard {
+    pub(in crate::lock) fn one(hold: Hold) -> Self {
+        Self { hold }
+    }
+
+    /// Joins the holds of several keys. Returns `None` if one of them has ended.
+    ///
+    /// The longest hold counts from here. The next holder of each key gets a fresh counter, which exceeds
+    /// the largest token of this group.
+    pub(in crate::lock) fn many(
+        engine: &Arc<Engine>,
+        mut holds: Vec<Hold>,
+        claim: &Claim,
+        now: Moment,
+    ) -> Option<Self> {
+        let mut all = true;
+        for hold in &mut holds {
+            let grant = hold.held.grants.first();
+            let grant = Arc::clone(grant);
+            if !engine.event(grant.key(), |lane, _| lane.join_group(&grant, claim, now)) {
+                // Nothing is left to release.
+                hold.engine = None;
+                all = false;
+            }
+        }
+        all.then(|| Self {
+            hold: Hold::together(holds, claim.hold),
+        })
+    }
+
+    /// Sets how long the acquire waited.
+    pub(in crate::lock) fn set_wait(&mut self, waited: Duration) {
+        self.hold.held.waited = Span::new(waited);
+    }
+
+    /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit
+    /// [`release`](Self::release) still releases the lock.
+    pub(crate) fn set_heir(&mut self, heir: Option<Arc<dyn Heir>>) {
+        let rare = &mut self.hold.rare;
+        if heir.is_some() || rare.is_some() {
+            rare.get_or_insert_default().heir = heir;
+        }
+    }
+
+    /// Returns a read-only view of the lock, which cannot release it.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.hold.held.clone()
+    }
+
+    /// Makes the exclusive lock shared in one step: no exclusive acquire, also none that waits, is granted in between.
+    ///
+    /// A service that writes and then only reads lets other readers in, and keeps what it has written. Afterwards,
+    /// [`mode`](Held::mode) is [`Mode::Shared`](crate::backend::Mode::Shared) and the
+    /// [token](Held::fencing_token) is a fresh one, also in views of this guard. The shared acquires that wait as the
+    /// first are granted, in this process and in others. The reverse does not exist: see
+    /// [`Upgrade`](ErrorKind::Upgrade).
+    ///
+    /// The guard must be the only hold of its owner. Until the downgrade has completed, the owner gets further shared
+    /// holds, but no exclusive one. A guard that is shared already stays as it is. With several keys, each exclusive
+    /// key has a command of its own. After an error that is not [`Lost`](ErrorKind::Lost), some of the keys may be shared,
+    /// and a further call continues with the others.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use tower_lock::LockManager;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let mut guard = locks.acquire("report:7").await?;
+    /// // Write the report.
+    /// guard.downgrade().await?;
+    /// // Other readers share the lock while this one sends the report.
+    /// let reader = locks.acquire("report:7").shared().no_wait().await?;
+    /// # drop((guard, reader));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// With these errors, each key is exclusive as before, or shared if its own command has succeeded:
+    ///
+    /// - [`InvalidOption`](ErrorKind::InvalidOption) if the owner has another hold, if the guard has a permit, or while
+    ///   the downgrade of another guard of the owner, which was dropped, is in flight. The source states what to do.
+    /// - [`Unsupported`](ErrorKind::Unsupported) if the backend has no shared locks.
+    /// - [`Unavailable`](ErrorKind::Unavailable), [`Refused`](ErrorKind::Refused) or
+    ///   [`KeyConflict`](ErrorKind::KeyConflict) if the backend rejects the command.
+    ///
+    /// With [`Lost`](ErrorKind::Lost), the lock was lost before, or the result of the command is unknown. The guard is
+    /// lost then, and the lock is released in the background, whichever mode it has.
+    ///
+    /// # Cancel safety
+    ///
+    /// The downgrade starts before the first await. If dropped, it finishes in the background, and a further call returns
+    /// its result.
+    pub async fn downgrade(&mut self) -> Result<(), Error> {
+        self.hold.downgrade().await
+    }
+
+    /// Releases the lock, and completes when the backend has confirmed the release.
+    ///
+    /// Completes at once if the owner has another hold, or if the lock was handed off to the next waiter
+    /// of this process. This call is optional: dropping the guard also releases the lock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::Error> {
+    /// use tower_lock::LockManager;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let guard = locks.acquire("order:42").await?;
+    /// // An error shows that another owner may have held the lock: the work may have to be undone.
+    /// guard.release().await?;
+    /// assert!(!locks.is_locked("order:42").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Lost`](ErrorKind::Lost) if the lock was lost before, so another owner may have held it
+    /// concurrently. Returns [`Unavailable`](ErrorKind::Unavailable) if the lease expired before the
+    /// backend confirmed the release.
+    ///
+    /// # Cancel safety
+    ///
+    /// The release starts before the first await. If dropped, it finishes in the background.
+    pub async fn release(self) -> Result<(), Error> {
+        self.hold.release().await
+    }
+}
+
+impl Deref for LockGuard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.hold.held
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.held.fmt_as("LockGuard", f)
+    }
+}
+
+#[cfg(test)]
+mod tests;

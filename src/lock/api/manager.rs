@@ -1,0 +1,306 @@
+//! The public handle of the engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "axum")]
+use uuid::Uuid;
+
+use super::snapshot::{LockInfo, Snapshot};
+use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
+use crate::lock::acquire::Acquire;
+use crate::lock::clock::timeout::by;
+use crate::lock::engine::Engine;
+use crate::observe::{Forced, Name, Tally};
+use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
+
+/// A cheaply cloneable handle that acquires locks by key.
+///
+/// Clones share all state. Guards stay valid after the last handle is dropped.
+///
+/// Use one manager per backend in a process, and clone it. Two managers over one backend contend with each
+/// other like two processes: their waiters share no queue, and an owner belongs to one manager. A request that holds a
+/// lock through one manager, and acquires it through the other, waits for itself until its wait ends.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use tower_lock::{LockManager, Memory};
+///
+/// let locks = LockManager::builder(Memory::new())
+///     .wait(Duration::from_secs(2))
+///     .watchdog_timeout(Duration::from_secs(10))
+///     .build()?;
+///
+/// let guard = locks.acquire("order:42").await?;
+/// assert!(locks.acquire("order:42").no_wait().await.unwrap_err().is_busy());
+///
+/// let again = locks.acquire("order:42").owner(guard.owner()).await?;
+/// assert_eq!(again.hold_count(), 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LockManager {
+    engine: Arc<Engine>,
+}
+
+impl LockManager {
+    /// Creates a request for a lock on one or several keys: a [`LockKey`], text, or an array or vector of
+    /// either.
+    ///
+    /// To acquire a lock that the same request or task already holds, set its owner with
+    /// [`Acquire::owner`]. Otherwise the acquire waits for its own lock. In a handler,
+    /// [`LockScope::acquire`](crate::LockScope::acquire) sets it, and keeps the lock until the response is complete.
+    pub fn acquire(&self, keys: impl Into<LockKeys>) -> Acquire {
+        Acquire::new(Arc::clone(&self.engine), keys.into())
+    }
+
+    pub(in crate::lock) fn of(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    pub(in crate::lock) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Creates a unique owner, for [`Acquire::owner`].
+    #[must_use]
+    pub fn new_owner(&self) -> Owner {
+        self.engine.new_owner()
+    }
+
+    /// Returns the id that this manager shares with its clones only.
+    #[cfg(feature = "axum")]
+    pub(crate) fn id(&self) -> Uuid {
+        self.engine.id
+    }
+
+    /// Returns `true` if this manager created the owner, so that the owner can re-enter its locks here.
+    pub(crate) fn has_created(&self, owner: Owner) -> bool {
+        owner.manager() == self.engine.id
+    }
+
+    /// Returns `true` if any process holds the key.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the error of the backend.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, nothing changes.
+    pub async fn is_locked(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
+        Ok(self.holder(&valid(key)?).await?.is_some())
+    }
+
+    /// Returns the key's holder, or `None` if it is free. A key that is held shared, or by permits, can have several:
+    /// the result has their number, and describes one of them.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the error of the backend.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, nothing changes.
+    pub async fn inspect(&self, key: impl Into<LockKey>) -> Result<Option<LockInfo>, Error> {
+        let key = valid(key)?;
+        let holder = self.holder(&key).await?;
+        Ok(holder.map(|holder| LockInfo::of(&self.engine, &key, holder)))
+    }
+
+    async fn holder(&self, key: &LockKey) -> Result<Option<Holder>, Error> {
+        self.engine.require_home()?;
+        let backend = Arc::clone(&self.engine.backend);
+        let command = backend.inspect(key.clone());
+        Ok(self.engine.run(command).await?)
+    }
+
+    /// Releases the lock of any holder, of all of them if they share the key or have permits, and notifies the
+    /// waiters. Returns `true` if the key was held.
+    ///
+    /// A guard of this manager is lost at once. If it was being granted concurrently, it is lost at its
+    /// first renewal, which follows immediately. A guard of another process is lost at its next renewal. A
+    /// guard with a fixed [`lease`](crate::manager::Acquire::lease) has no renewals and is not notified. Intended
+    /// for operators' tools, not for application code.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`InvalidKey`](ErrorKind::InvalidKey) or the backend's error. After a backend error, the key
+    /// may have been released.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the key may be released or still held. A guard of this manager then detects the loss at
+    /// its next renewal.
+    pub async fn force_release(&self, key: impl Into<LockKey>) -> Result<bool, Error> {
+        let key = valid(key)?;
+        let engine = &self.engine;
+        engine.require_home()?;
+        let seen = engine.event(&key, |lane, _| lane.lease_number());
+        let seen_permits = engine.permits_of(&key);
+        let backend = Arc::clone(&engine.backend);
+        let outcome = engine.run(backend.force_release(key.clone())).await;
+        engine.tally.force_released(match &outcome {
+            Ok(ForceReleased::Released) => Forced::Released,
+            Ok(_) => Forced::NotHeld,
+            Err(_) => Forced::Failed,
+        });
+        let outcome = outcome?;
+        let now = engine.now();
+        engine.event(&key, |lane, effects| {
+            lane.released_by_force(seen, now, effects);
+        });
+        for permit in engine.permits_of(&key).into_keys() {
+            let seen = seen_permits.get(&permit).copied().flatten();
+            engine.event(&permit, |lane, effects| {
+                lane.released_by_force(seen, now, effects);
+            });
+        }
+        Ok(outcome == ForceReleased::Released)
+    }
+
+    /// Returns what this manager has counted.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.engine.tally
+    }
+
+    /// Returns the counts, for reports of the layer.
+    pub(crate) fn shared_tally(&self) -> Arc<Tally> {
+        Arc::clone(&self.engine.tally)
+    }
+
+    /// Counts and reports a request that failed before its acquire.
+    pub(crate) fn not_acquired(&self, name: Option<&str>, error: &Error) {
+        let tally = &self.engine.tally;
+        let name = name.map_or(Name::NONE, |name| tally.number(name));
+        self.engine.acquired(name, Err(error), Duration::ZERO, None);
+    }
+
+    /// Returns the numbers of locks and waiters of this manager.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.engine)
+    }
+
+    /// Rejects new acquires and all waiters with [`ShuttingDown`](ErrorKind::ShuttingDown), and completes
+    /// when all locks are released, or after `grace`. Returns the remaining locks.
+    ///
+    /// Locks that are held stay renewed, and their owners may re-enter them. A further call waits for the
+    /// remaining locks.
+    ///
+    /// A server rejects its waiters when it begins to stop, and finishes the releases when its last request has
+    /// ended. A process that ends without that leaves its keys held for the rest of their leases. Call it on
+    /// SIGTERM, by which service managers and containers stop a program, and on Ctrl-C:
+    ///
+    /// ```
+    /// # #[cfg(not(unix))]
+    /// # fn main() {}
+    /// # #[cfg(unix)]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use tower_lock::LockManager;
+    /// # let locks = LockManager::in_memory();
+    /// # let app: axum::Router = axum::Router::new();
+    /// # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// use tokio::signal::unix::{SignalKind, signal};
+    /// use tokio::sync::oneshot;
+    /// use tokio::time::timeout;
+    ///
+    /// /// The longest time that requests may take to finish. Shorter than that of the service manager.
+    /// const GRACE: Duration = Duration::from_secs(10);
+    ///
+    /// let mut sigterm = signal(SignalKind::terminate())?;
+    /// let (stop, stopped) = oneshot::channel::<()>();
+    /// let server = axum::serve(listener, app).with_graceful_shutdown(async { drop(stopped.await) });
+    /// let server = tokio::spawn(async move { server.await });
+    /// # let this = std::process::id().to_string();
+    /// # std::process::Command::new("kill").args(["-TERM", &this]).status()?;
+    ///
+    /// tokio::select! {
+    ///     _ = sigterm.recv() => {}
+    ///     _ = tokio::signal::ctrl_c() => {}
+    /// }
+    /// drop(stop); // The server accepts no connections, and lets its requests finish.
+    /// // Rejects the waiters, and releases the locks of the requests that finish. Both end within GRACE.
+    /// let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server));
+    /// if !left.is_idle() || served.is_err() {
+    ///     eprintln!("still at work: {left:?}"); // These locks expire with their leases.
+    /// }
+    /// # assert!(left.is_idle());
+    /// # served???;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped after the first poll, the manager stays shut down.
+    pub async fn shutdown(&self, grace: Duration) -> Snapshot {
+        self.engine.close();
+        // A home that has ended moves here, or leaves what it has to expire.
+        let _has_ended = self.engine.require_home();
+        let now = self.engine.now();
+        let finished = async {
+            self.engine.lanes.emptied().await;
+            self.engine.home.unresolved.finished().await;
+        };
+        let left = match by(self.engine.home.clock, now + grace, now, finished).await {
+            Some(()) => Snapshot::default(),
+            None => self.snapshot(),
+        };
+        #[cfg(feature = "metrics")]
+        self.flush_metrics();
+        left
+    }
+
+    /// Reports all counts and gauges to the recorder of the `metrics` crate now.
+    ///
+    /// Without this call, a thread reports the counts every second and the gauges every 5 s.
+    /// [`metrics`](crate::metrics) describes it. Intended for tests, and for programs that render their metrics before
+    /// they end.
+    ///
+    /// ```
+    /// let locks = tower_lock::LockManager::in_memory();
+    /// locks.flush_metrics();
+    /// ```
+    #[cfg(feature = "metrics")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+    pub fn flush_metrics(&self) {
+        self.engine.report(true);
+    }
+}
+
+pub(in crate::lock) fn valid(key: impl Into<LockKey>) -> Result<LockKey, Error> {
+    let key = key.into();
+    match key.validate() {
+        Ok(()) => Ok(key),
+        Err(invalid) => Err(Error::new(ErrorKind::InvalidKey).with_source(invalid)),
+    }
+}
+
+impl From<BackendError> for Error {
+    fn from(error: BackendError) -> Self {
+        let kind = match error.kind() {
+            BackendErrorKind::Unavailable => ErrorKind::Unavailable,
+            BackendErrorKind::Misconfigured => ErrorKind::Refused,
+            BackendErrorKind::Conflict => ErrorKind::KeyConflict,
+            BackendErrorKind::Unsupported => ErrorKind::Unsupported,
+        };
+        Self::new(kind).with_source(error)
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("options", &self.engine.options)
+            .field("snapshot", &self.snapshot())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+//! The thread that reports counts and gauges to the metrics recorder. Gauges look at all lanes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::Engine;
+use crate::backend::Mode;
+use crate::observe::{Gauges, Name, Tally};
+use crate::task::every;
+
+/// The time between two reports of the counts.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The number of reports between two reports of the gauges, which look at all lanes.
+const PER_LOOK: u32 = 5;
+
+/// The managers whose counts the thread reports.
+static REPORTED: Mutex<Reported> = Mutex::new(Reported {
+    managers: Vec::new(),
+    runs: false,
+});
+
+struct Reported {
+    managers: Vec<Manager>,
+    runs: bool,
+}
+
+#[derive(Clone)]
+struct Manager {
+    tally: Arc<Tally>,
+    /// An unused manager must be droppable.
+    engine: Weak<Engine>,
+}
+
+impl Manager {
+    fn report(&self, looks: bool) {
+        let engine = looks.then(|| self.engine.upgrade()).flatten();
+        match engine {
+            Some(engine) => engine.report(true),
+            // The engine must not end on this thread, which may have another recorder.
+            None => self.tally.report(None),
+        }
+    }
+}
+
+fn reported() -> MutexGuard<'static, Reported> {
+    REPORTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Reports to the recorder from now on, by a thread that all managers share. A task would delay the end of its
+    /// runtime, and would stop with it.
+    ///
+    /// It precedes the first acquire: an exporter with an idle timeout removes a series that is not written, and does
+    /// not show it again.
+    pub(in crate::lock) fn report_regularly(self: &Arc<Self>) {
+        let mut reported = reported();
+        reported.managers.push(Manager {
+            tally: Arc::clone(&self.tally),
+            engine: Arc::downgrade(self),
+        });
+        if !reported.runs {
+            let mut round = 0;
+            let started = every(PERIOD, move || {
+                round += 1;
+                report_all(round % PER_LOOK == 0)
+            });
+            // Without a thread, the ends of managers and `flush_metrics` report.
+            reported.runs = started.is_ok();
+        }
+    }
+
+    /// Reports the counts to the recorder now, and the gauges as well if `looks` is set.
+    pub(in crate::lock) fn report(self: &Arc<Self>, looks: bool) {
+        let gauges = looks.then(|| self.gauges());
+        self.tally.report(gauges.as_ref());
+    }
+
+    fn gauges(self: &Arc<Self>) -> Gauges {
+        self.forget_expired();
+        let now = self.now();
+        let mut gauges = Gauges {
+            held: [[0; Mode::COUNT]; Name::COUNT],
+            waiting: [0; Name::COUNT],
+            waiting_limit: self.options.max_waiters,
+            unreleased: self.unresolved(),
+            oldest_hold: Duration::ZERO,
+            oldest_wait: Duration::ZERO,
+            watchdog_lag: self.tally.watchdog_lag(),
+        };
+        self.lanes.inspect_all(|_, lane| {
+            gauges.unreleased += usize::from(lane.is_returning());
+            let mode = lane.mode() as usize;
+            for grant in lane.holders() {
+                gauges.held[grant.name().number()][mode] += 1;
+                gauges.oldest_hold = gauges.oldest_hold.max(now.since(grant.granted_at()));
+            }
+            for claim in lane.claims() {
+                gauges.waiting[claim.name.number()] += 1;
+                gauges.oldest_wait = gauges.oldest_wait.max(now.since(claim.since));
+            }
+        });
+        gauges
+    }
+}
+
+/// Returns `false` if no manager is left.
+fn report_all(looks: bool) -> bool {
+    let mut reported = reported();
+    reported.managers.retain(|it| it.engine.strong_count() > 0);
+    let managers = reported.managers.clone();
+    reported.runs = !managers.is_empty();
+    // A recorder may call into this crate, and the last handle of a manager may be dropped here.
+    drop(reported);
+    managers.iter().for_each(|manager| manager.report(looks));
+    !managers.is_empty()
+}

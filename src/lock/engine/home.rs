@@ -1,0 +1,198 @@
+//! The one place of the background work of a manager.
+//!
+//! | the manager was built | home |
+//! |---|---|
+//! | with [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) | that runtime |
+//! | in a runtime whose clock is paused, as in a test | that runtime; once it has ended, the next one that acquires |
+//! | otherwise | a thread of its own, from the first task until the last handle, guard and task have ended |
+//!
+//! Renewals, retries, acquire loops and deadlines run at home, whatever the runtimes of the callers do.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::line::Line;
+use super::release_queue::ReleaseQueue;
+use super::unresolved::Unresolved;
+use super::wake::Alarm;
+use crate::lock::clock::{Clock, is_clock_paused};
+use crate::task::{Handle, OwnThread, Runtime, has_ended};
+
+/// The place of the background work, and the state of its tasks.
+pub(in crate::lock) struct Home {
+    place: Place,
+    pub(in crate::lock) clock: Clock,
+    /// Whether a task was dropped before its end. The home may have ended, or code of the program has panicked in it.
+    suspect: AtomicBool,
+    pub(in crate::lock) watchdog: Alarm,
+    pub(in crate::lock) releases: ReleaseQueue,
+    pub(in crate::lock) unresolved: Unresolved,
+    /// Where the acquire loops for permits wait.
+    pub(in crate::lock) line: Line,
+}
+
+enum Place {
+    Own(OwnThread),
+    Given(Runtime),
+    Paused(Mutex<Handle>),
+}
+
+impl Home {
+    pub(in crate::lock) fn new(given: Option<Runtime>) -> Self {
+        let place = match (given, Handle::try_current()) {
+            (Some(given), _) => Place::Given(given),
+            (None, Ok(handle)) if is_clock_paused() => Place::Paused(Mutex::new(handle)),
+            (None, _) => Place::Own(OwnThread::new()),
+        };
+        Self {
+            clock: match &place {
+                Place::Own(_) => Clock::System,
+                Place::Given(_) | Place::Paused(_) => Clock::Runtime,
+            },
+            place,
+            suspect: AtomicBool::new(false),
+            watchdog: Alarm::default(),
+            releases: ReleaseQueue::default(),
+            unresolved: Unresolved::default(),
+            line: Line::default(),
+        }
+    }
+
+    /// Starts a detached task. A home that has ended drops it unstarted.
+    pub(in crate::lock) fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        match &self.place {
+            Place::Own(thread) => thread.spawn(task),
+            Place::Given(runtime) => runtime.spawn(task),
+            Place::Paused(handle) => drop(of(handle).spawn(task)),
+        }
+    }
+
+    /// Starts a detached task in the runtime of the caller if that has timers and threads of its own, and at home
+    /// otherwise.
+    ///
+    /// For the commands that a caller awaits, because a change of threads costs more than a script call. A runtime
+    /// with one thread may idle.
+    pub(in crate::lock) fn spawn_near<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        match self.near() {
+            Some(near) => near.spawn(task),
+            None => self.spawn(task),
+        }
+    }
+
+    /// Returns `true` if the commands of the caller are sent in its runtime.
+    pub(in crate::lock) fn is_near_caller(&self) -> bool {
+        self.near().is_some()
+    }
+
+    fn near(&self) -> Option<Runtime> {
+        if matches!(self.place, Place::Paused(_)) {
+            return None;
+        }
+        // The futures of commands may use timers.
+        let near = Runtime::current().filter(Runtime::has_own_threads);
+        near.filter(Runtime::has_timers)
+    }
+
+    /// Returns `true` if nothing ensures that tasks at home run: the program drives that runtime.
+    pub(in crate::lock) fn may_not_run(&self) -> bool {
+        matches!(self.place, Place::Given(_))
+    }
+
+    /// Records that a task was dropped before its end. The next acquire checks the home, and starts the tasks again.
+    pub(in crate::lock) fn task_was_dropped(&self) {
+        self.suspect.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns `true` if the home has ended and no other one follows.
+    pub(in crate::lock) fn is_over(&self) -> bool {
+        match &self.place {
+            Place::Given(runtime) => runtime.has_ended(),
+            Place::Own(_) | Place::Paused(_) => false,
+        }
+    }
+
+    /// Returns `true` if this process has the thread of the home: a fork copies none.
+    pub(in crate::lock) fn is_of_this_process(&self) -> bool {
+        match &self.place {
+            Place::Own(thread) => thread.is_of_this_process(),
+            Place::Given(_) | Place::Paused(_) => true,
+        }
+    }
+
+    /// Returns `true` if the home needs a check. Only tests have one with a paused clock.
+    #[inline]
+    pub(in crate::lock) fn may_have_ended(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed) || matches!(self.place, Place::Paused(_))
+    }
+
+    /// Checks the home. Returns `true` if its tasks may have to be started again, or `None` if it has ended.
+    pub(in crate::lock) fn check(&self) -> Option<bool> {
+        // Cleared before the check, which an end in between does not escape.
+        let was_suspect = self.suspect.swap(false, Ordering::SeqCst);
+        match self.state() {
+            State::Runs => Some(was_suspect),
+            State::Moved => Some(true),
+            State::Over => {
+                self.task_was_dropped();
+                if self.is_over() {
+                    self.unresolved.abandon();
+                }
+                None
+            }
+        }
+    }
+
+    fn state(&self) -> State {
+        let home = match &self.place {
+            Place::Own(thread) if thread.runs() => return State::Runs,
+            Place::Given(runtime) if !runtime.has_ended() => return State::Runs,
+            Place::Own(_) | Place::Given(_) => return State::Over,
+            Place::Paused(home) => home,
+        };
+        let mut home = home.lock().unwrap_or_else(PoisonError::into_inner);
+        match Handle::try_current() {
+            Ok(here) if here.id() == home.id() => State::Runs,
+            _ if !has_ended(&home) => State::Runs,
+            Ok(here) => {
+                *home = here;
+                State::Moved
+            }
+            Err(_) => State::Over,
+        }
+    }
+}
+
+/// The state of a home, by a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Runs,
+    /// It ended with its paused clock, and the runtime of the caller is the home from now on.
+    Moved,
+    Over,
+}
+
+fn of(home: &Mutex<Handle>) -> Handle {
+    let home = home.lock().unwrap_or_else(PoisonError::into_inner);
+    home.clone()
+}
+
+/// The home of the manager has ended: the runtime that was set, or that of an earlier test. Or the system allows no
+/// further thread, and the caller has no runtime.
+#[derive(Debug, thiserror::Error)]
+#[error("runtime of the manager was shut down, or its thread could not be started")]
+pub(in crate::lock) struct HomeEnded;
+
+/// The manager came from the parent process.
+#[derive(Debug, thiserror::Error)]
+#[error("process was forked: build the manager in the child, which has no thread of its parent")]
+pub(in crate::lock) struct Forked;
+
+#[cfg(test)]
+mod tests;

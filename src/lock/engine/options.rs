@@ -1,0 +1,124 @@
+//! The defaults and bounds of the settings, and their validation.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use crate::ConfigError;
+
+/// The shortest lease: a shorter one could be lost to the drift allowance.
+const MIN_LEASE: Duration = Duration::from_millis(10);
+
+/// The longest lease and the longest wait. [`Acquire::wait_forever`](crate::manager::Acquire::wait_forever) has
+/// no deadline.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The most permits of a key.
+const MAX_PERMITS: u16 = 10_000;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) wait: Duration,
+    pub(crate) watchdog_timeout: Duration,
+    pub(crate) max_waiters_per_key: usize,
+    pub(crate) max_waiters: usize,
+    pub(in crate::lock) read_ahead: usize,
+    pub(in crate::lock) max_read_ahead: usize,
+    #[cfg(feature = "tracing")]
+    pub(in crate::lock) trace_keys: Option<super::trace_keys::TraceKeys>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            wait: Duration::from_secs(5),
+            watchdog_timeout: Duration::from_secs(30),
+            max_waiters_per_key: 1024,
+            max_waiters: 65_536,
+            read_ahead: 64 << 10,
+            max_read_ahead: 32 << 20,
+            #[cfg(feature = "tracing")]
+            trace_keys: None,
+        }
+    }
+}
+
+impl Options {
+    pub(in crate::lock) fn validate(&self) -> Result<(), ConfigError> {
+        valid_wait("wait", self.wait)?;
+        valid_lease("watchdog_timeout", self.watchdog_timeout)?;
+        valid_limit("max_waiters_per_key", self.max_waiters_per_key)?;
+        valid_limit("max_waiters", self.max_waiters)
+    }
+}
+
+pub(crate) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), ConfigError> {
+    if wait > MAX_DURATION {
+        return Err(ConfigError::new(
+            field,
+            format!(
+                "{wait:?} is longer than the maximum of {MAX_DURATION:?}; only `Acquire::wait_forever` waits longer"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), ConfigError> {
+    if (MIN_LEASE..=MAX_DURATION).contains(&lease) {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        field,
+        format!("{lease:?} is not between {MIN_LEASE:?} and {MAX_DURATION:?}"),
+    ))
+}
+
+pub(crate) fn valid_permits(limit: u32) -> Result<NonZeroU16, ConfigError> {
+    let valid = u16::try_from(limit)
+        .ok()
+        .filter(|limit| *limit <= MAX_PERMITS);
+    valid.and_then(NonZeroU16::new).ok_or_else(|| {
+        ConfigError::new(
+            "permits",
+            format!("the limit is not between 1 and {MAX_PERMITS}"),
+        )
+    })
+}
+
+fn valid_limit(field: &'static str, limit: usize) -> Result<(), ConfigError> {
+    if limit > 0 {
+        return Ok(());
+    }
+    Err(ConfigError::new(field, "0 is less than 1".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NANOSECOND: Duration = Duration::from_nanos(1);
+    const LONGEST: Duration = Duration::from_secs(31_622_400);
+
+    #[test]
+    fn longest_wait_is_valid_and_longer_is_not() {
+        assert!(valid_wait("wait", LONGEST).is_ok());
+        assert!(valid_wait("wait", LONGEST + NANOSECOND).is_err());
+    }
+
+    #[test]
+    fn bounds_of_lease_are_inclusive() {
+        let shortest = Duration::from_millis(10);
+        for lease in [shortest, LONGEST] {
+            assert!(valid_lease("lease", lease).is_ok(), "{lease:?}");
+        }
+        for lease in [shortest - NANOSECOND, LONGEST + NANOSECOND] {
+            assert!(valid_lease("lease", lease).is_err(), "{lease:?}");
+        }
+    }
+
+    #[test]
+    fn smallest_limit_is_one() {
+        assert!(valid_limit("max_waiters", 1).is_ok());
+        assert!(valid_limit("max_waiters", 0).is_err());
+    }
+}

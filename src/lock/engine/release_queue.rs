@@ -1,0 +1,92 @@
+//! The queue of keys whose leases have to be returned, and whether its task runs.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::LockKey;
+
+/// The queue of one manager. Has its own cache line, because each release writes it, and other cores
+/// would have to reload the neighboring data.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(in crate::lock) struct ReleaseQueue {
+    keys: Mutex<VecDeque<LockKey>>,
+    /// The number of rounds so far.
+    rounds: AtomicU64,
+    running: AtomicBool,
+    /// Notified when a key is enqueued.
+    enqueued: Notify,
+}
+
+impl ReleaseQueue {
+    fn keys(&self) -> MutexGuard<'_, VecDeque<LockKey>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a key. Never blocks, and needs no runtime.
+    pub(in crate::lock) fn push(&self, key: LockKey) {
+        let first = {
+            let mut keys = self.keys();
+            keys.push_back(key);
+            keys.len() == 1
+        };
+        // One notification suffices: the task drains the whole queue.
+        if first {
+            self.enqueued.notify_one();
+        }
+    }
+
+    pub(in crate::lock) fn is_empty(&self) -> bool {
+        self.keys().is_empty()
+    }
+
+    /// Removes and returns up to `most` keys.
+    pub(in crate::lock) fn next_round(&self, most: usize) -> Vec<LockKey> {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        let mut keys = self.keys();
+        let size = keys.len().min(most);
+        // Keeps the capacity of a normal round, but not that of a burst.
+        let round = keys.drain(..size).collect();
+        if keys.is_empty() {
+            keys.shrink_to(most);
+        }
+        round
+    }
+
+    /// Calls `take_over` if keys have waited since the last call without a round: the runtime of the task may block.
+    /// `rounds` is the result of that call.
+    pub(in crate::lock) fn take_over_if_stuck(
+        &self,
+        rounds: Option<u64>,
+        take_over: impl FnOnce(),
+    ) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        let present = self.rounds.load(Ordering::Relaxed);
+        if rounds == Some(present) {
+            take_over();
+        }
+        Some(present)
+    }
+
+    /// Completes when the queue has a key.
+    pub(in crate::lock) async fn has_more(&self) {
+        while self.is_empty() {
+            self.enqueued.notified().await;
+        }
+    }
+
+    /// Returns `true` if the task does not run, so the caller has to start it.
+    pub(in crate::lock) fn start(&self) -> bool {
+        // The task mostly runs, and a read costs less than a write.
+        !self.running.load(Ordering::SeqCst) && !self.running.swap(true, Ordering::SeqCst)
+    }
+
+    pub(in crate::lock) fn stopped(&self) {
+        self.running.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,43 @@
+//! The memory for what callers read while they wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The bounds of one manager, in bytes, and what its waiters use of them.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) of_each: usize,
+    of_all: usize,
+    used: AtomicUsize,
+}
+
+/// The bytes of a room that one waiter uses, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Share(Arc<Room>, usize);
+
+impl Room {
+    pub(in crate::lock) fn new(of_each: usize, of_all: usize) -> Arc<Self> {
+        let used = AtomicUsize::new(0);
+        Arc::new(Self {
+            of_each,
+            of_all,
+            used,
+        })
+    }
+
+    /// Returns `true` if a waiter that uses so many bytes may read on.
+    pub(crate) fn admits(&self, bytes: usize) -> bool {
+        bytes < self.of_each && self.used.load(Ordering::Relaxed) < self.of_all
+    }
+
+    pub(crate) fn share(self: &Arc<Self>, bytes: usize) -> Share {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        Share(Arc::clone(self), bytes)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,133 @@
+//! The events of the watchdog: due and overdue work.
+
+use std::time::Duration;
+
+use super::in_place::TakenAttempt;
+use crate::lock::clock::Moment;
+use crate::lock::lane::effect::{Effects, Work};
+use crate::lock::lane::state::{Contending, First, Lane, Phase, Returning};
+use crate::lock::lease::LeaseNumber;
+
+/// The time after which home takes a first attempt that its acquire does not poll, if others wait.
+pub(in crate::lock) const UNPOLLED: Duration = Duration::from_millis(8);
+
+/// What the watchdog does for a lane that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) enum Due {
+    /// Send a renewal of this lease, with this TTL.
+    Renewal(LeaseNumber, Duration),
+    /// Count a first attempt that was replaced, until it ends.
+    LeftAttempt,
+}
+
+impl Lane {
+    /// Returns when the watchdog has to check the lane.
+    #[inline(always)]
+    pub(in crate::lock) fn next_look(&self) -> Option<Moment> {
+        let own = match &self.phase {
+            Phase::Idle => return None,
+            Phase::Yielding { until } => Some(*until),
+            Phase::Held(tenure) => Some(tenure.next_look()),
+            Phase::Returning(returning) => Some(returning.next_look()),
+            // An acquire loop runs beside the watchdog.
+            Phase::Contending(_) => self.next_check_of_first(),
+        };
+        let deadline = self.queue.deadline();
+        own.map_or(deadline, |own| {
+            Some(deadline.map_or(own, |deadline| deadline.min(own)))
+        })
+    }
+
+    /// Returns the next look, unless the index has an entry for it.
+    #[inline]
+    pub(in crate::lock) fn unscheduled_look(&self) -> Option<Moment> {
+        self.next_look().filter(|at| !self.is_scheduled_by(*at))
+    }
+
+    /// Returns `true` if a renewal that is due later may join one that is sent now.
+    pub(in crate::lock) fn renews_early(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Held(tenure) if tenure.lease.renews_early(now))
+    }
+
+    /// Checks the lane.
+    pub(in crate::lock) fn look(&mut self, now: Moment, effects: &mut Effects) -> Option<Due> {
+        self.expire(now, effects);
+        self.reject_late(now, effects);
+        self.end_overdue(now, effects);
+        let checks_first = self.next_check_of_first().is_some_and(|at| at <= now);
+        match &mut self.phase {
+            Phase::Held(tenure) => {
+                let ttl = tenure.lease.start_renewal(now)?;
+                Some(Due::Renewal(tenure.lease.number(), ttl))
+            }
+            Phase::Returning(returning) if returning.is_overdue(now) => {
+                returning.sent_again = true;
+                let outgoing = returning.outgoing(now);
+                effects.work.push(Work::ReturnAgain(outgoing));
+                None
+            }
+            Phase::Contending(Contending {
+                first: Some(first), ..
+            }) if checks_first => {
+                if first.due <= now {
+                    self.replace_task(now, effects);
+                    return Some(Due::LeftAttempt);
+                }
+                if let Some(attempt) = first.take_unpolled(now) {
+                    effects.work.push(Work::FinishAttempt(attempt));
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns when the watchdog checks the first attempt. While only its own acquire waits, it goes on until the end of
+    /// that wait.
+    fn next_check_of_first(&self) -> Option<Moment> {
+        match &self.phase {
+            Phase::Contending(Contending {
+                first: Some(first), ..
+            }) if self.queue.queue_len() > 0 || !self.queue.is_attempting() => {
+                let unpolled = first.in_place.as_ref().map(|(_, at)| *at);
+                Some(unpolled.map_or(first.due, |at| at.min(first.due)))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl First {
+    /// Returns the attempt, unless its acquire polls it at this moment. Checks it again later in that case.
+    fn take_unpolled(&mut self, now: Moment) -> Option<TakenAttempt> {
+        let (in_place, at) = self.in_place.as_mut()?;
+        match in_place.take() {
+            Some(attempt) => {
+                self.in_place = None;
+                Some(attempt)
+            }
+            None => {
+                *at = now + UNPOLLED;
+                None
+            }
+        }
+    }
+}
+
+impl Returning {
+    fn next_look(&self) -> Moment {
+        match self.awaits_first_reply() {
+            true => self.due.min(self.next_end()),
+            false => self.next_end(),
+        }
+    }
+
+    fn awaits_first_reply(&self) -> bool {
+        self.sent && !self.sent_again
+    }
+
+    /// Returns `true` if a release that was sent once has no reply in time.
+    fn is_overdue(&self, now: Moment) -> bool {
+        self.awaits_first_reply() && self.due <= now
+    }
+}

@@ -1,0 +1,143 @@
+//! The effects of a lane event: one value, carried out by [`crate::lock::tasks::dispatch`] after the mutex of the
+//! lane is free.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, oneshot};
+
+use super::contending::in_place::TakenAttempt;
+use super::few::Few;
+use crate::Error;
+use crate::lock::clock::{Moment, Span};
+use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::claim::HoldId;
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::place::PLACE;
+use crate::lock::lease::yielded::Yielded;
+
+/// Resolves a waiter.
+pub(in crate::lock) type Reply = oneshot::Sender<Result<Given, Error>>;
+
+/// Resolves the future of a waiter.
+pub(in crate::lock) type Answer = oneshot::Receiver<Result<Given, Error>>;
+
+/// A hold for a waiter.
+#[derive(Debug)]
+pub(in crate::lock) struct Given {
+    pub(in crate::lock) grant: Arc<Grant>,
+    /// Whether the waiter waited for its turn, and not only for the reply to its own first attempt.
+    pub(in crate::lock) queued: bool,
+}
+
+/// Resolves a call of [`LockGuard::release`](crate::LockGuard::release). Lanes store it boxed, because most
+/// releases are not awaited.
+#[derive(Debug)]
+pub(in crate::lock) struct Report {
+    pub(in crate::lock) reply: oneshot::Sender<Result<(), Error>>,
+}
+
+/// Wakes and identifies the task of one acquire loop.
+pub(in crate::lock) type Wakeup = Arc<Notify>;
+
+/// The effects of one event. Most events have at most one of each.
+#[must_use]
+#[derive(Debug, Default)]
+pub(in crate::lock) struct Effects {
+    pub(in crate::lock) grants: Few<Granted>,
+    pub(in crate::lock) rejections: Few<(Reply, Error)>,
+    /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
+    pub(in crate::lock) losses: Few<Loss>,
+    pub(in crate::lock) reports: Few<(Box<Report>, Result<(), Error>)>,
+    /// The next deadline of the lane, of which the watchdog must be notified.
+    pub(in crate::lock) deadlines: Few<Moment>,
+    pub(in crate::lock) work: Few<Work>,
+    /// The lane is idle or only yields, so the table counts its work until it was started.
+    pub(in crate::lock) outlive_lane: bool,
+}
+
+/// A grant that has ended, or whose end has moved: its loss futures check it again.
+#[derive(Debug)]
+pub(in crate::lock) struct Loss {
+    pub(in crate::lock) grant: Arc<Grant>,
+    /// It was lost while it was held, which is reported.
+    pub(in crate::lock) while_held: bool,
+}
+
+/// The hold of one waiter, and the channel that resolves the waiter.
+#[derive(Debug)]
+pub(in crate::lock) struct Granted {
+    pub(in crate::lock) reply: Reply,
+    pub(in crate::lock) hold: HoldId,
+    pub(in crate::lock) grant: Arc<Grant>,
+    pub(in crate::lock) queued: bool,
+}
+
+/// Background work to start.
+#[derive(Debug)]
+pub(in crate::lock) enum Work {
+    /// Start an acquire loop that `wakeup` wakes. The processes in `yielded` may acquire the key first.
+    Contend { wakeup: Wakeup, yielded: Yielded },
+    /// Finish the first attempt of an acquire that is not polled, from home.
+    FinishAttempt(TakenAttempt),
+    /// Return the lease of this lane to the backend.
+    Return,
+    /// Send the release of this lease from home as well: the task that sent it may not run.
+    ReturnAgain(Outgoing),
+    /// Release a lease that was granted before, and that the backend may still hold, until the backend confirms it or it
+    /// must have expired.
+    ResolveGranted(Outgoing),
+    /// Release the lease or the place of an attempt that may yet take effect, until the backend confirms it or it must
+    /// have expired.
+    Resolve { lease: LeaseNumber, ttl: Span },
+}
+
+/// A lease whose release is in flight. The lane may drop it before the reply.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Outgoing {
+    pub(in crate::lock) lease: LeaseNumber,
+    /// The longest time for which the backend may hold the lease if the release has no effect.
+    pub(in crate::lock) ttl: Span,
+}
+
+impl Effects {
+    pub(in crate::lock) fn is_empty(&self) -> bool {
+        self.grants.is_empty()
+            && self.rejections.is_empty()
+            && self.losses.is_empty()
+            && self.reports.is_empty()
+            && self.deadlines.is_empty()
+            && self.work.is_empty()
+    }
+
+    /// The end of the grant has moved, or it was never picked up.
+    pub(in crate::lock) fn recheck(&mut self, grant: &Arc<Grant>) {
+        self.losses.push(Loss {
+            grant: Arc::clone(grant),
+            while_held: false,
+        });
+    }
+
+    /// Leaves the queue of the backend.
+    pub(in crate::lock) fn leave(&mut self, place: LeaseNumber) {
+        self.work.push(Work::Resolve {
+            lease: place,
+            ttl: PLACE,
+        });
+    }
+
+    pub(in crate::lock) fn reject(&mut self, reply: Reply, error: Error) {
+        self.rejections.push((reply, error));
+    }
+
+    /// Most releases are not awaited, so only that comparison is inline.
+    #[inline(always)]
+    pub(in crate::lock) fn report(
+        &mut self,
+        report: Option<Box<Report>>,
+        outcome: Result<(), Error>,
+    ) {
+        if let Some(report) = report {
+            self.reports.push((report, outcome));
+        }
+    }
+}

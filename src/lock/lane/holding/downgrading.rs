@@ -1,0 +1,190 @@
+//! The events of a downgrade: an exclusive lease becomes shared.
+//!
+//! The lane reserves the lease, sends the command once no renewal is in flight, and applies the reply:
+//!
+//! | reply | next phase | effect |
+//! |---|---|---|
+//! | shared | held, shared, open | the grant has the fresh token; the first waiters that are shared join |
+//! | not held | contending, or idle | mark the guard lost; contend |
+//! | refused | | the lock is exclusive as before |
+//! | unknown, or none because the runtime has ended | surrendered | mark the guard lost; release the lease in either mode |
+//! | any, and the guard was released or lost before | surrendered | release the lease in either mode |
+//!
+//! From the command until its reply, the mode of the lease is not known. Until then it is not renewed, kept or handed
+//! off. Until its end, the owner gets further shared holds, but no exclusive one.
+
+use std::sync::Arc;
+
+use super::tenure::Tenure;
+use crate::backend::{BackendError, Downgraded, Mode, Renewal};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::lane::effect::{Effects, Outgoing, Wakeup, Work};
+use crate::lock::lane::state::{Lane, Phase};
+use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::claim::HoldId;
+use crate::lock::lease::grant::Grant;
+use crate::observe::LostReason;
+use crate::{ConfigError, Error, ErrorKind};
+
+/// The result of a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) enum Reserved {
+    /// The task may send the command.
+    Yes,
+    /// The lock is shared already.
+    NotNeeded,
+}
+
+/// What the task of a downgrade does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) enum Turn {
+    /// Send the command for this lease, with this TTL.
+    Send(LeaseNumber, Span),
+    /// Wait for a notification: a renewal is in flight.
+    Wait,
+    /// The lock was lost.
+    Over,
+}
+
+impl Lane {
+    /// Reserves the lease for a downgrade by the task that `wakeup` notifies.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Lost`](ErrorKind::Lost), or [`InvalidOption`](ErrorKind::InvalidOption) for a permit, if the owner has
+    /// other holds, and during another downgrade.
+    pub(in crate::lock) fn reserve_downgrade(
+        &mut self,
+        grant: &Arc<Grant>,
+        hold: HoldId,
+        wakeup: Wakeup,
+        now: Moment,
+    ) -> Result<Reserved, Error> {
+        let tenure = self.held_under(grant).filter(|tenure| tenure.is_held(now));
+        let holding = tenure.and_then(|tenure| tenure.find(grant));
+        let holding = holding.filter(|holding| grant.is_held(now) && !holding.has_ended(hold));
+        let holding = holding.ok_or_else(|| Error::new(ErrorKind::Lost))?;
+        let invalid = |problem: String| {
+            let problem = ConfigError::new("downgrade", problem);
+            Err(Error::new(ErrorKind::InvalidOption).with_source(problem))
+        };
+        match grant.mode() {
+            Mode::Shared => return Ok(Reserved::NotNeeded),
+            Mode::Permit => {
+                return invalid("a permit cannot become a shared lock: release it first".into());
+            }
+            Mode::Exclusive => {}
+        }
+        let holds = grant.holds();
+        if holds > 1 {
+            let problem =
+                format!("the owner holds the lock {holds} times: release the other guards");
+            return invalid(problem);
+        }
+        // The guard of that one was dropped, and this one is nested.
+        if holding.is_downgrading() {
+            return invalid(
+                "another downgrade of the lock is in flight: try again after it".into(),
+            );
+        }
+        holding.reserve_downgrade(wakeup);
+        Ok(Reserved::Yes)
+    }
+
+    /// Ends a reservation whose command was not sent.
+    pub(in crate::lock) fn cancel_downgrade(&mut self, grant: &Arc<Grant>) {
+        if let Some(tenure) = self.held_under(grant) {
+            tenure.first.end_downgrade();
+        }
+    }
+
+    /// Begins the command unless another one is in flight for the lease.
+    pub(in crate::lock) fn send_downgrade(&mut self, grant: &Arc<Grant>, now: Moment) -> Turn {
+        match self.held_under(grant) {
+            Some(Tenure { lease, .. }) if lease.is_in_flight() => Turn::Wait,
+            Some(tenure) if tenure.is_held(now) => {
+                let ttl = tenure.lease.start_downgrade(now);
+                grant.downgrade_sent();
+                Turn::Send(tenure.lease.number(), Span::new(ttl))
+            }
+            _ => Turn::Over,
+        }
+    }
+
+    /// Applies the reply to a downgrade that was sent at `sent_at`, or its end without one.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Lost`](ErrorKind::Lost) if the lock is lost, and the backend's error if the lock is exclusive as before.
+    pub(in crate::lock) fn downgraded(
+        &mut self,
+        grant: &Arc<Grant>,
+        downgrade: &Renewal,
+        sent_at: Moment,
+        outcome: Result<Downgraded, BackendError>,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let lost = Error::new(ErrorKind::Lost);
+        match &mut self.phase {
+            Phase::Held(tenure) if tenure.lease.is(downgrade.lease) => {
+                // A caller may have observed the loss, so this reply must not undo it.
+                if !tenure.is_held(now) {
+                    tenure.lease.give_up_renewal(now);
+                    self.lose_by_clock(now, effects);
+                    return Err(lost);
+                }
+                let counter = match outcome {
+                    Ok(Downgraded::Shared { counter }) => counter,
+                    Ok(Downgraded::NotHeld) => {
+                        self.lose(LostReason::NotHeld, now, effects);
+                        return Err(lost);
+                    }
+                    Err(error) if error.may_have_taken_effect() => {
+                        tenure.lease.give_up_renewal(now);
+                        self.lose_and_return(|_| LostReason::Downgrade, now, effects);
+                        return Err(lost.with_source(error));
+                    }
+                    Err(error) => {
+                        tenure.lease.downgrade_refused(now);
+                        grant.downgrade_refused();
+                        tenure.first.end_downgrade();
+                        return Err(error.into());
+                    }
+                };
+                tenure
+                    .lease
+                    .downgraded(counter, downgrade.ttl, sent_at, now);
+                tenure.first.end_downgrade();
+                grant.downgraded(tenure.lease.token());
+                tenure.extend_grants();
+                tenure.set_wanted(false, sent_at);
+                self.admit(&downgrade.key, now, effects);
+                Ok(())
+            }
+            // The release waits for this reply.
+            Phase::Returning(returning) if returning.lease.is(downgrade.lease) => {
+                if returning.lease.is_in_flight() {
+                    returning.lease.give_up_renewal(now);
+                    self.resume_return(&downgrade.key, now, effects);
+                }
+                Err(lost)
+            }
+            // The lane no longer waits for this reply, but the downgrade may have extended the lease.
+            _ => {
+                let may_hold = match &outcome {
+                    Ok(downgraded) => *downgraded != Downgraded::NotHeld,
+                    Err(error) => error.may_have_taken_effect(),
+                };
+                if may_hold {
+                    let outgoing = Outgoing {
+                        lease: LeaseNumber::of(downgrade.lease),
+                        ttl: Span::new(downgrade.ttl),
+                    };
+                    effects.work.push(Work::ResolveGranted(outgoing));
+                }
+                Err(lost)
+            }
+        }
+    }
+}

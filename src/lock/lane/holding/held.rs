@@ -1,0 +1,327 @@
+//! The events of a held lease: hand-off, release and loss.
+
+use std::sync::Arc;
+
+use super::tenure::{Tenure, lose};
+use crate::lock::clock::Moment;
+use crate::lock::lane::effect::{Effects, Granted, Report, Work};
+use crate::lock::lane::state::{LATE_RELEASE, Lane, Phase, Returning};
+use crate::lock::lease::claim::{Claim, HoldId};
+use crate::lock::lease::grant::Grant;
+use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::{Lease, LeaseNumber};
+use crate::observe::{LostReason, Via};
+use crate::{Error, ErrorKind, LockKey, Owner};
+
+/// The end of one hold.
+#[derive(Debug)]
+pub(in crate::lock) struct Release {
+    pub(in crate::lock) hold: HoldId,
+    pub(in crate::lock) report: Option<Box<Report>>,
+    pub(in crate::lock) now: Moment,
+}
+
+impl Lane {
+    pub(in crate::lock::lane) fn hold(&mut self, tenure: Tenure) -> Arc<Grant> {
+        let grant = Arc::clone(tenure.grant());
+        self.phase = Phase::Held(tenure);
+        grant
+    }
+
+    pub(in crate::lock::lane) fn held_under(&mut self, grant: &Arc<Grant>) -> Option<&mut Tenure> {
+        match &mut self.phase {
+            Phase::Held(tenure) => tenure.find(grant).is_some().then_some(tenure),
+            _ => None,
+        }
+    }
+
+    /// Ends one hold of `grant`. Returns when the lease must have expired in the backend.
+    #[inline(always)]
+    pub(in crate::lock) fn release(
+        &mut self,
+        key: &LockKey,
+        grant: &Arc<Grant>,
+        release: Release,
+        effects: &mut Effects,
+    ) -> Moment {
+        let Release { hold, report, now } = release;
+        // A withdrawn grant has no holds left.
+        let holds = grant.holds().saturating_sub(1);
+        let held = match &mut self.phase {
+            Phase::Held(Tenure { lease, first }) => {
+                let holding = first.find(grant);
+                holding.map(|holding| (lease.expires_at(), holding))
+            }
+            _ => None,
+        };
+        let Some((until, holding)) = held else {
+            grant.set_holds(holds);
+            effects.report(report, Err(Error::new(ErrorKind::Lost)));
+            return now;
+        };
+        if holding.has_ended(hold) {
+            effects.report(report, Err(Error::new(ErrorKind::Lost)));
+            return now;
+        }
+        if now >= grant.valid_until() {
+            // The watchdog has not reported the loss yet.
+            self.expire(now, effects);
+            grant.set_holds(holds);
+            effects.report(report, Err(Error::new(ErrorKind::Lost)));
+            return until;
+        }
+        grant.set_holds(holds);
+        if holds > 0 {
+            if holding.unnest(hold)
+                && let Phase::Held(tenure) = &mut self.phase
+            {
+                tenure.follow_others(grant, now);
+                effects.recheck(grant);
+            }
+            effects.report(report, Ok(()));
+            return until;
+        }
+        // Other owners share the lease.
+        if let Phase::Held(tenure) = &mut self.phase
+            && tenure.remove(grant.owner(), now)
+        {
+            effects.report(report, Ok(()));
+            return until;
+        }
+        let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: the tenure was just found");
+        };
+        match self.first(now, effects) {
+            Some(first) if lease.may_pass_to(first.terms, now) => {
+                effects.report(report, Ok(()));
+                self.hand_to_first(key, lease, Via::HandOff, now, effects);
+            }
+            _ => self.surrender(lease, report, now, effects),
+        }
+        until
+    }
+
+    /// Grants a lease that is about to be returned to an acquire of this process.
+    pub(in crate::lock::lane) fn reclaim(
+        &mut self,
+        key: &LockKey,
+        lease: Lease,
+        claim: &Claim,
+        now: Moment,
+    ) -> Arc<Grant> {
+        self.hold(Tenure::begin(key, lease, Via::Reclaimed, claim, now))
+    }
+
+    /// Grants the lease to the first waiter, and to those that may share it.
+    pub(in crate::lock::lane) fn hand_to_first(
+        &mut self,
+        key: &LockKey,
+        lease: Lease,
+        via: Via,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let queued = !self.queue.is_attempting();
+        let Some(waiter) = self.queue.pop_first() else {
+            unreachable!("BUG: the first waiter was just found");
+        };
+        // A first attempt waits for no turn.
+        if queued {
+            self.queue.pace_mut().advance(now);
+        }
+        let claim = &waiter.claim;
+        let mut tenure = Tenure::begin(key, lease, via, claim, now);
+        tenure.first.expect_pick_up(claim);
+        let grant = self.hold(tenure);
+        effects.grants.push(Granted {
+            reply: waiter.reply,
+            hold: claim.hold,
+            grant: Arc::clone(&grant),
+            queued,
+        });
+        self.grant_companions(claim, &grant, now, effects);
+        self.admit(key, now, effects);
+        // A waiter for a single attempt queued as the first, and another acquire overtook it.
+        while let Some(next) = self.queue.first()
+            && next.claim.deadline.is_one_attempt()
+            && let Some(waiter) = self.queue.pop_first()
+        {
+            effects.reject(waiter.reply, self.why_not(now));
+            // It may have been ahead of those that may share the lease.
+            self.admit(key, now, effects);
+        }
+    }
+
+    /// Gives a hold to its waiter. Returns `false` if the hold has ended.
+    pub(in crate::lock) fn picked_up(&mut self, grant: &Arc<Grant>, hold: HoldId) -> bool {
+        let Phase::Held(tenure) = &mut self.phase else {
+            return false;
+        };
+        let holding = tenure.find(grant);
+        holding.is_some_and(|holding| holding.pick_up(hold))
+    }
+
+    /// Begins the return of a lease without holds.
+    pub(in crate::lock::lane) fn surrender(
+        &mut self,
+        lease: Lease,
+        report: Option<Box<Report>>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        // The release must follow the reply to a renewal in flight, so that it takes effect last.
+        if !lease.is_in_flight() {
+            effects.work.push(Work::Return);
+        }
+        let forget_at = lease.expires_at().max(now + LATE_RELEASE);
+        self.phase = Phase::Returning(Returning {
+            forget_at,
+            lease,
+            report,
+            sent: false,
+            sent_again: false,
+            may_be_lost: false,
+            due: now,
+            trouble: None,
+        });
+    }
+
+    /// Joins this lock to a group. Returns `false` if the hold has ended.
+    ///
+    /// The longest hold counts from here. The next hand-off needs a fresh counter, which exceeds the largest
+    /// token of the group.
+    pub(in crate::lock) fn join_group(
+        &mut self,
+        grant: &Arc<Grant>,
+        claim: &Claim,
+        now: Moment,
+    ) -> bool {
+        if !self.picked_up(grant, claim.hold) {
+            return false;
+        }
+        if let Phase::Held(tenure) = &mut self.phase {
+            tenure.lease.retire();
+            tenure.limit_hold(grant, claim, now);
+        }
+        true
+    }
+
+    // ---- losing ---------------------------------------------------------------------------
+
+    /// Marks a lease that is held or being returned, or that an attempt in flight acquires, as possibly lost.
+    pub(in crate::lock) fn mark_suspect(&mut self, now: Moment) {
+        match &mut self.phase {
+            Phase::Held(tenure) => tenure.lease.mark_suspect(now),
+            Phase::Contending(contending) => contending.suspect = true,
+            // It is not granted again without a reply to a later command.
+            Phase::Returning(returning) => {
+                returning.may_be_lost |= returning.sent;
+                returning.lease.retire();
+            }
+            Phase::Idle | Phase::Yielding { .. } => {}
+        }
+    }
+
+    /// Applies a forced release of the key. `seen` is the lease of this lane when the command was sent.
+    pub(in crate::lock) fn released_by_force(
+        &mut self,
+        seen: Option<LeaseNumber>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        match &self.phase {
+            // The lease was granted before or after the command took effect: a renewal shows which.
+            Phase::Held(tenure) if seen != Some(tenure.lease.number()) => self.mark_suspect(now),
+            Phase::Contending(_) => self.mark_suspect(now),
+            // The lease is gone, even if it was handed off to another owner since.
+            _ => self.lose(LostReason::Forced, now, effects),
+        }
+    }
+
+    /// Ends the hold of `owner` by force, and returns its lease. Returns when the lease must have expired in the
+    /// backend, or `None` if another owner holds the key, or none. Takes the report if the owner holds it.
+    pub(in crate::lock) fn force(
+        &mut self,
+        owner: Owner,
+        report: &mut Option<Box<Report>>,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Option<Moment> {
+        let Phase::Held(tenure) = &mut self.phase else {
+            return None;
+        };
+        let grant = Arc::clone(&tenure.of_owner(owner)?.grant);
+        if !grant.is_held(now) {
+            return None;
+        }
+        let report = report.take();
+        lose(&grant, LostReason::Forced, effects);
+        let until = tenure.lease.expires_at();
+        if tenure.remove(owner, now) {
+            effects.report(report, Ok(()));
+            return Some(until);
+        }
+        let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: the tenure was just found");
+        };
+        self.surrender(lease, report, now, effects);
+        Some(until)
+    }
+
+    /// Applies the loss of the lease in the backend.
+    pub(in crate::lock::lane) fn lose(
+        &mut self,
+        reason: LostReason,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        match &mut self.phase {
+            Phase::Held(tenure) => {
+                (tenure.grants()).for_each(|grant| lose(grant, reason, effects));
+                self.contend_or_idle(Yielded::ToNobody, now, effects);
+            }
+            // The reply to a release in flight shows whether the loss came first.
+            Phase::Returning(returning) => {
+                returning.may_be_lost = returning.sent;
+                returning.lease.retire();
+            }
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
+        }
+    }
+
+    /// Marks the guards lost after their deadline, and returns the lease, which the backend may hold a little
+    /// longer.
+    pub(in crate::lock::lane) fn lose_by_clock(&mut self, now: Moment, effects: &mut Effects) {
+        self.lose_and_return(Grant::reason_by_clock, now, effects);
+    }
+
+    /// Marks the guards lost, and returns the lease.
+    pub(in crate::lock::lane) fn lose_and_return(
+        &mut self,
+        reason: impl Fn(&Grant) -> LostReason,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let Phase::Held(tenure) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: only a held lease is lost");
+        };
+        for grant in tenure.grants() {
+            lose(grant, reason(grant), effects);
+        }
+        self.surrender(tenure.lease, None, now, effects);
+    }
+
+    /// Ends the grants that were not picked up by their deadlines or that have reached their own ends. Returns the
+    /// lease if none is left.
+    pub(in crate::lock::lane) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) {
+        let Phase::Held(tenure) = &mut self.phase else {
+            return;
+        };
+        if tenure.end_overdue(now, effects) {
+            let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
+                unreachable!("BUG: the tenure was just found");
+            };
+            self.surrender(lease, None, now, effects);
+        }
+    }
+}

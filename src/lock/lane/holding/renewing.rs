@@ -1,0 +1,132 @@
+//! The replies to renewals.
+
+use crate::backend::{BackendError, Renewal, Renewed};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::lane::effect::{Effects, Outgoing, Work};
+use crate::lock::lane::state::{Lane, Phase};
+use crate::lock::lease::{Lease, LeaseNumber};
+use crate::observe::LostReason;
+
+impl Lane {
+    /// Returns `true` if a planned renewal is still needed.
+    fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Held(tenure)
+            if tenure.lease.is(renewal.lease) && now < tenure.valid_until())
+    }
+
+    /// Returns `true` if a renewal that waited for its turn is still needed, and ends it otherwise. An acquire reports no
+    /// failure then, because no command failed.
+    pub(in crate::lock) fn still_wants(
+        &mut self,
+        renewal: &Renewal,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> bool {
+        let wants = self.wants_renewal(renewal, now);
+        if !wants {
+            self.replied(renewal, Effective::No, now, effects, |lease| {
+                lease.retry_renewal(now);
+            });
+        }
+        wants
+    }
+
+    /// Applies the reply to a renewal.
+    pub(in crate::lock) fn renewed(
+        &mut self,
+        renewal: &Renewal,
+        sent_at: Moment,
+        outcome: &Result<Renewed, BackendError>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let effective = match outcome {
+            Ok(Renewed::Renewed | Renewed::Wanted) => Effective::Yes,
+            Ok(Renewed::NotHeld) => Effective::LeaseGone,
+            Err(error) if error.may_have_taken_effect() => Effective::Yes,
+            Err(_) => Effective::No,
+        };
+        self.replied(renewal, effective, now, effects, |lease| {
+            lease.renewal_answered(renewal.ttl, sent_at, outcome, now);
+        });
+        if let Err(error) = outcome {
+            self.renewal_failed(renewal.lease, error, now);
+        }
+        if let Phase::Held(tenure) = &mut self.phase
+            && tenure.lease.is(renewal.lease)
+        {
+            if let Ok(renewed) = outcome {
+                tenure.set_wanted(*renewed == Renewed::Wanted, sent_at);
+            }
+            tenure.ask_again(now);
+            self.admit(&renewal.key, now, effects);
+        }
+    }
+
+    /// Applies a reply by `update`.
+    fn replied(
+        &mut self,
+        renewal: &Renewal,
+        effective: Effective,
+        now: Moment,
+        effects: &mut Effects,
+        update: impl FnOnce(&mut Lease),
+    ) {
+        // A caller may have observed the loss, so this reply must not undo it.
+        let is_lost = matches!(&self.phase, Phase::Held(tenure) if !tenure.is_held(now));
+        let lease = match &mut self.phase {
+            Phase::Held(tenure) => Some(&mut tenure.lease),
+            Phase::Returning(returning) => Some(&mut returning.lease),
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => None,
+        };
+        // A release that was sent follows this reply, so none is in flight beside it.
+        let lease = lease.filter(|lease| lease.is(renewal.lease) && lease.is_in_flight());
+        let Some(lease) = lease else {
+            // A lease that is gone never comes back, whichever reply says so.
+            if effective == Effective::LeaseGone && self.holds_unreleased(renewal) {
+                self.lose(LostReason::NotHeld, now, effects);
+            }
+            // The lane no longer waits for this reply, but the renewal may have extended the lease.
+            if effective == Effective::Yes
+                && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
+            {
+                let outgoing = Outgoing {
+                    lease: LeaseNumber::of(renewal.lease),
+                    ttl: Span::new(renewal.ttl),
+                };
+                effects.work.push(Work::ResolveGranted(outgoing));
+            }
+            return;
+        };
+        update(lease);
+        match &mut self.phase {
+            Phase::Held(_) if effective == Effective::LeaseGone => {
+                self.lose(LostReason::NotHeld, now, effects);
+            }
+            Phase::Held(_) if is_lost => self.lose_by_clock(now, effects),
+            Phase::Held(tenure) => {
+                tenure.extend_grants();
+                tenure.first.notify_downgrade();
+            }
+            // The release waits for this reply.
+            _ => self.resume_return(&renewal.key, now, effects),
+        }
+    }
+
+    /// Returns `true` if the lane has this lease, and no release of it was sent.
+    fn holds_unreleased(&self, renewal: &Renewal) -> bool {
+        match &self.phase {
+            Phase::Held(tenure) => tenure.lease.is(renewal.lease),
+            Phase::Returning(returning) => !returning.sent && returning.lease.is(renewal.lease),
+            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => false,
+        }
+    }
+}
+
+/// Whether a command may have extended the lease in the backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effective {
+    Yes,
+    No,
+    LeaseGone,
+}

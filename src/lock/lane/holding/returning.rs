@@ -1,0 +1,273 @@
+//! The events of a lease that is returned to the backend by the releaser.
+
+use std::time::Duration;
+
+use crate::backend::{BackendError, LeaseId, Mode};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::lane::effect::{Effects, Outgoing, Work};
+use crate::lock::lane::state::{Lane, Phase, Returning, Seen};
+use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::claim::Claim;
+use crate::lock::lease::yielded::Yielded;
+use crate::observe::Via;
+use crate::{Error, ErrorKind, LockKey};
+
+/// A command that the releaser sends for a lane.
+#[derive(Debug)]
+pub(in crate::lock) enum Order {
+    Release(Outgoing),
+    ReleaseOrKeep(ReleaseOrKeep),
+}
+
+/// The release of a lease only if other processes wait: the budget has ended, but the lane has waiters.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct ReleaseOrKeep {
+    pub(in crate::lock) outgoing: Outgoing,
+    pub(in crate::lock) ttl: Span,
+    /// How many counters the lease takes if it is kept.
+    pub(in crate::lock) counters: u32,
+    /// The lease has no token left for the next holder.
+    pub(in crate::lock) needs_counter: bool,
+}
+
+/// The terms under which the backend kept a lease.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Kept {
+    /// The first fresh counter. Without one, the lease has tokens left.
+    pub(in crate::lock) counter: Option<u64>,
+    /// The number of fresh counters.
+    pub(in crate::lock) counters: u32,
+    pub(in crate::lock) ttl: Span,
+    pub(in crate::lock) sent_at: Moment,
+}
+
+/// Lets the error of the backend itself come before a second release.
+const OWN_TIMEOUT: Duration = Duration::from_millis(10);
+
+impl Lane {
+    /// Begins the command that returns the lease, which ends by `due`. Returns `None` if the lease was taken
+    /// back, or if a renewal of it is in flight.
+    pub(in crate::lock) fn take_return(&mut self, now: Moment, due: Moment) -> Option<Order> {
+        let Phase::Returning(returning) = &mut self.phase else {
+            return None;
+        };
+        if returning.sent || returning.lease.is_in_flight() {
+            return None;
+        }
+        returning.sent = true;
+        returning.due = due + OWN_TIMEOUT;
+        returning.trouble.get_or_insert((due, Seen::Nothing));
+        let lease = &returning.lease;
+        let outgoing = returning.outgoing(now);
+        let keep = self.queue.first().is_some_and(|first| {
+            let Claim {
+                terms, deadline, ..
+            } = first.claim;
+            lease.mode() == Mode::Exclusive
+                && terms.mode == Mode::Exclusive
+                && lease.is_renewed_for(terms, now)
+                && !deadline.has_passed(now)
+        });
+        let release_or_keep = ReleaseOrKeep {
+            outgoing,
+            ttl: lease.ttl(),
+            counters: lease.next_counters(),
+            needs_counter: !lease.has_tokens(),
+        };
+        Some(if keep {
+            Order::ReleaseOrKeep(release_or_keep)
+        } else {
+            Order::Release(outgoing)
+        })
+    }
+
+    fn returns(&mut self, number: LeaseNumber) -> Option<&mut Returning> {
+        match &mut self.phase {
+            Phase::Returning(returning) if returning.sent && returning.lease.number() == number => {
+                Some(returning)
+            }
+            _ => None,
+        }
+    }
+
+    /// Records that a second release follows a command without a reply.
+    pub(in crate::lock) fn return_is_resent(&mut self, number: LeaseNumber) {
+        if let Some(returning) = self.returns(number) {
+            returning.sent_again = true;
+        }
+    }
+
+    /// Returns the outcome of a return that did not find the lease.
+    ///
+    /// If it was sent twice, the other command may have released the lease, which is a success. The reply to the
+    /// second command may arrive first.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Lost`](ErrorKind::Lost) if it was sent once, or if the lease has expired.
+    pub(in crate::lock) fn returned_absent(
+        &mut self,
+        number: LeaseNumber,
+        now: Moment,
+    ) -> Result<(), Error> {
+        match self.returns(number) {
+            Some(it) if it.sent_again && now < it.lease.valid_until() => Ok(()),
+            _ => Err(Error::new(ErrorKind::Lost)),
+        }
+    }
+
+    /// Ends the return, whether it succeeded or failed, and contends for the next waiter.
+    pub(in crate::lock) fn returned(
+        &mut self,
+        number: LeaseNumber,
+        outcome: Result<(), Error>,
+        yielded: Yielded,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        if let Some(returning) = self.returns(number) {
+            let report = returning.report.take();
+            effects.report(report, outcome);
+            self.contend_or_idle(yielded, now, effects);
+        } else if let Some(place) = yielded.place() {
+            // The lane no longer waits for this reply.
+            effects.leave(place.lease);
+        }
+    }
+
+    /// Records why the backend failed a return that [`returned`](Self::returned) ended: its waiters get this error
+    /// until an attempt has a reply.
+    pub(in crate::lock) fn return_failed(&mut self, error: BackendError) {
+        if let Phase::Contending(contending) = &mut self.phase {
+            contending.seen = Seen::Trouble(error);
+        }
+    }
+
+    /// Records that a renewal failed for whose reply the release waited.
+    pub(in crate::lock::lane) fn renewal_failed(
+        &mut self,
+        lease: LeaseId,
+        error: &BackendError,
+        now: Moment,
+    ) {
+        if let Phase::Returning(returning) = &mut self.phase
+            && returning.lease.is(lease)
+        {
+            let trouble = || (now, Seen::Trouble(error.clone()));
+            returning.trouble.get_or_insert_with(trouble);
+        }
+    }
+
+    /// Continues a kept lease for the next waiter, or releases it if no waiter is left. The backend keeps
+    /// a lease if no other process waits for the key.
+    pub(in crate::lock) fn kept(
+        &mut self,
+        key: &LockKey,
+        number: LeaseNumber,
+        kept: Kept,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let Kept {
+            counter,
+            counters,
+            ttl,
+            sent_at,
+        } = kept;
+        match self.returns(number) {
+            // The second release frees the key, and its reply is still to come.
+            Some(returning) if returning.sent_again => return,
+            Some(_) => {}
+            // The lane no longer waits for this reply.
+            None => {
+                let outgoing = Outgoing { lease: number, ttl };
+                effects.work.push(Work::ResolveGranted(outgoing));
+                return;
+            }
+        }
+        let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: the lease was just found");
+        };
+        let Returning {
+            mut lease,
+            report,
+            may_be_lost,
+            ..
+        } = returning;
+        lease.keep(counter, counters, (sent_at, ttl.get()), now);
+        if may_be_lost {
+            lease.retire();
+            return self.surrender(lease, report, now, effects);
+        }
+        match self.first(now, effects) {
+            Some(first) if lease.is_renewed_for(first.terms, now) => {
+                effects.report(report, Ok(()));
+                let via = match counter {
+                    Some(_) => Via::Backend,
+                    None => Via::HandOff,
+                };
+                self.hand_to_first(key, lease, via, now, effects);
+            }
+            _ => self.surrender(lease, report, now, effects),
+        }
+    }
+
+    /// Ends the return of a lease that must have expired, because its task ended with its runtime or does
+    /// not run. Its `release` future ends when the lease expires, even if there is time for a late release.
+    pub(in crate::lock) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
+        let Phase::Returning(returning) = &mut self.phase else {
+            return;
+        };
+        if now < returning.next_end() {
+            return;
+        }
+        let report = returning.report.take();
+        effects.report(report, Err(Error::new(ErrorKind::Unavailable)));
+        if now < returning.forget_at {
+            return;
+        }
+        // The backend still holds the lease if its clock was set back.
+        if !returning.sent {
+            let outgoing = returning.outgoing(now);
+            effects.work.push(Work::ResolveGranted(outgoing));
+        }
+        self.contend_or_idle(Yielded::ToNobody, now, effects);
+    }
+
+    /// Continues the return after the reply to a renewal, or hands the lease off to the next waiter.
+    pub(in crate::lock::lane) fn resume_return(
+        &mut self,
+        key: &LockKey,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        let next = self.first(now, effects).map(|first| first.terms);
+        let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: only a return resumes");
+        };
+        let Returning { lease, report, .. } = returning;
+        if next.is_some_and(|terms| lease.may_pass_to(terms, now)) {
+            effects.report(report, Ok(()));
+            self.hand_to_first(key, lease, Via::HandOff, now, effects);
+        } else {
+            self.surrender(lease, report, now, effects);
+        }
+    }
+}
+
+impl Returning {
+    /// Returns when the `release` future, or else the return, ends without a reply.
+    pub(in crate::lock::lane) fn next_end(&self) -> Moment {
+        match self.report {
+            Some(_) => self.lease.expires_at().min(self.forget_at),
+            None => self.forget_at,
+        }
+    }
+
+    pub(in crate::lock::lane) fn outgoing(&self, now: Moment) -> Outgoing {
+        Outgoing {
+            lease: self.lease.number(),
+            ttl: self.lease.longest(now),
+        }
+    }
+}

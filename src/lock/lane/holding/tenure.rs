@@ -1,0 +1,379 @@
+//! A held lease, and the owners that hold it: one, or several that share it.
+
+use std::sync::Arc;
+
+use super::{End, Holding};
+use crate::backend::Mode;
+use crate::lock::clock::Moment;
+use crate::lock::lane::effect::{Effects, Loss};
+use crate::lock::lane::queue::group::{ASK_AGAIN, Group};
+use crate::lock::lease::Lease;
+use crate::lock::lease::claim::{Claim, HoldId};
+use crate::lock::lease::grant::Grant;
+use crate::observe::{LostReason, Via};
+use crate::{ErrorKind, LockKey, Owner};
+
+#[derive(Debug)]
+pub(in crate::lock::lane) struct Tenure {
+    pub(in crate::lock::lane) lease: Lease,
+    /// The owner for which the tenure began, or another one after it released. It keeps the [`Group`], so that an
+    /// exclusive lease needs no space for one.
+    pub(in crate::lock::lane) first: Holding,
+}
+
+impl Tenure {
+    /// Begins the tenure of a holder. A holder that has the lease from another one of this process gets a fresh token.
+    #[inline]
+    pub(in crate::lock::lane) fn begin(
+        key: &LockKey,
+        mut lease: Lease,
+        via: Via,
+        claim: &Claim,
+        now: Moment,
+    ) -> Self {
+        if via != Via::Backend {
+            lease.hand_on();
+        }
+        let grant = grant(key, &lease, via, claim, now);
+        Self {
+            first: Holding::new(grant, claim),
+            lease,
+        }
+    }
+
+    /// Returns the grant of the owner for which the tenure began.
+    pub(in crate::lock::lane) fn grant(&self) -> &Arc<Grant> {
+        &self.first.grant
+    }
+
+    pub(in crate::lock::lane) fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
+        let readers = self.first.group().into_iter();
+        let readers = readers.flat_map(|group| group.readers.iter());
+        std::iter::once(&self.first)
+            .chain(readers)
+            .map(|holding| &holding.grant)
+    }
+
+    pub(in crate::lock::lane) fn owners(&self) -> usize {
+        1 + self.first.group().map_or(0, |group| group.readers.len())
+    }
+
+    pub(in crate::lock::lane) fn of_owner(&mut self, owner: Owner) -> Option<&mut Holding> {
+        self.first.of_owner(owner)
+    }
+
+    pub(in crate::lock::lane) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut Holding> {
+        self.first.find(grant)
+    }
+
+    #[inline]
+    pub(in crate::lock::lane) fn has_readers(&self) -> bool {
+        (self.first.group()).is_some_and(|group| !group.readers.is_empty())
+    }
+
+    /// Adds a hold to the grant of its owner. Returns that grant, or why the owner gets no further hold. Returns `None`
+    /// if another owner holds the lease.
+    #[inline(always)]
+    pub(in crate::lock::lane) fn nest(
+        &mut self,
+        claim: &Claim,
+        now: Moment,
+    ) -> Option<Result<Arc<Grant>, ErrorKind>> {
+        // It has no other hold.
+        if claim.is_owner_fresh {
+            return None;
+        }
+        let Self { lease, first } = self;
+        let holding = first.of_owner(claim.owner)?;
+        if let Some(kind) = holding.refuses(claim, lease.mode()) {
+            return Some(Err(kind));
+        }
+        let grant = Arc::clone(&holding.grant);
+        if holding.is_like(claim, lease, now) {
+            holding.nest_alike();
+        } else {
+            self.nest_other(claim, now);
+        }
+        Some(Ok(grant))
+    }
+
+    #[cold]
+    fn nest_other(&mut self, claim: &Claim, now: Moment) {
+        let alike = End::of_alike(&self.lease);
+        self.spell_out(alike);
+        if let Some(holding) = self.of_owner(claim.owner) {
+            holding.nest(claim, alike, now);
+            holding.follow_holds();
+        }
+        self.follow_holds(alike, now);
+    }
+
+    /// Lists the holds of other owners, because the lease may get other terms.
+    fn spell_out(&mut self, alike: End) {
+        if self.has_readers() {
+            self.first.spell_out(alike);
+        }
+        if let Some(group) = self.first.group_mut() {
+            group.is_mixed = true;
+            let readers = group.readers.iter_mut();
+            readers.for_each(|reader| reader.spell_out(alike));
+        }
+    }
+
+    /// Applies the terms of all holds to the lease. `alike` is the end of holds that are not listed.
+    fn follow_holds(&mut self, alike: End, now: Moment) {
+        let Self { lease, first } = self;
+        let readers = first.group().into_iter();
+        let readers = readers.flat_map(|group| group.readers.iter());
+        let end = readers.fold(first.end(alike), |end, reader| end.max(reader.end(alike)));
+        match end {
+            End::Renewed(ttl) => lease.want_always(ttl, now),
+            End::At(end) => lease.want_until(end, now),
+        }
+        self.ask_again(now);
+    }
+
+    /// Makes a renewal due soon if its reply decides whether owners may join, whatever the holds require.
+    pub(in crate::lock::lane) fn ask_again(&mut self, now: Moment) {
+        if self.first.group().is_some_and(Group::awaits_reply) {
+            self.lease.ask(now + ASK_AGAIN);
+        }
+    }
+
+    /// Ends one hold of several of an owner. Returns `true` if the grant may end earlier.
+    pub(in crate::lock::lane) fn unnest(
+        &mut self,
+        grant: &Arc<Grant>,
+        hold: HoldId,
+        now: Moment,
+    ) -> bool {
+        let is_listed = self.find(grant).is_some_and(|holding| holding.unnest(hold));
+        if is_listed {
+            self.follow_others(grant, now);
+        }
+        is_listed
+    }
+
+    /// Applies the terms of the other holds of this owner, whose holds are listed.
+    #[cold]
+    pub(in crate::lock::lane) fn follow_others(&mut self, grant: &Arc<Grant>, now: Moment) {
+        if let Some(holding) = self.find(grant) {
+            holding.follow_holds();
+        }
+        self.expect_end_of(grant.owner());
+        let alike = End::of_alike(&self.lease);
+        self.follow_holds(alike, now);
+    }
+
+    /// Starts `max_hold` of this hold now.
+    pub(in crate::lock::lane) fn limit_hold(
+        &mut self,
+        grant: &Arc<Grant>,
+        claim: &Claim,
+        now: Moment,
+    ) {
+        let Self { lease, first } = self;
+        let holding = first.find(grant);
+        if holding.is_some_and(|holding| holding.limit_hold(claim, lease, now)) {
+            self.follow_others(grant, now);
+        } else if self.has_readers() {
+            self.expect_end_of(grant.owner());
+        }
+    }
+
+    // ---- several owners -------------------------------------------------------------------
+
+    /// Returns `true` if the owner of `claim` may share the lease.
+    pub(in crate::lock::lane) fn admits(&self, claim: &Claim, now: Moment) -> bool {
+        let Self { lease, first } = self;
+        let is_open = || first.group().is_none_or(|group| group.is_open(now));
+        lease.mode() == Mode::Shared
+            && claim.terms.mode == Mode::Shared
+            && is_open()
+            && lease.may_be_joined(claim.terms, now)
+    }
+
+    /// Adds an owner that shares the lease. It has the token of the others.
+    pub(in crate::lock::lane) fn join(
+        &mut self,
+        key: &LockKey,
+        claim: &Claim,
+        now: Moment,
+    ) -> Arc<Grant> {
+        let alike = End::of_alike(&self.lease);
+        let is_alike = claim.terms.renewed && self.lease.lasts_as(claim.terms);
+        if !is_alike {
+            self.spell_out(alike);
+            self.first.spell_out(alike);
+        }
+        let Self { lease, first } = self;
+        let joined = grant(key, lease, Via::HandOff, claim, now);
+        let mut holding = Holding::new(Arc::clone(&joined), claim);
+        if !is_alike {
+            holding.spell_out(End::of(claim, now));
+        }
+        let granted_at = first.grant.granted_at();
+        let group = first.make_group();
+        group.is_mixed |= !is_alike;
+        group.expect_end(holding.own_end());
+        group.readers.insert(holding);
+        let asks = group.asks(granted_at, now);
+        if !is_alike {
+            self.follow_holds(alike, now);
+        }
+        if asks {
+            self.lease.ask(now);
+        }
+        joined
+    }
+
+    /// Sets the deadline by which an acquire has to pick up its hold.
+    pub(in crate::lock::lane) fn expect_pick_up(&mut self, claim: &Claim) {
+        let Some(holding) = self.of_owner(claim.owner) else {
+            return;
+        };
+        holding.expect_pick_up(claim);
+        let own_end = holding.own_end();
+        if let Some(group) = self.first.group_mut() {
+            group.expect_end(own_end);
+        }
+    }
+
+    /// Removes an owner. Returns `false` if it is the only one.
+    #[inline(always)]
+    pub(in crate::lock::lane) fn remove(&mut self, owner: Owner, now: Moment) -> bool {
+        self.has_readers() && self.remove_reader(owner, now)
+    }
+
+    #[cold]
+    fn remove_reader(&mut self, owner: Owner, now: Moment) -> bool {
+        let Some(group) = self.first.group_mut() else {
+            return false;
+        };
+        if group.readers.remove(owner).is_none() {
+            let Some(mut next) = group.readers.pop() else {
+                unreachable!("BUG: a reader was just found");
+            };
+            std::mem::swap(next.make_group(), group);
+            self.first = next;
+        }
+        // Thousands of owners may share a lease, mostly under the same terms.
+        if self.first.group().is_some_and(|group| group.is_mixed) {
+            let alike = End::of_alike(&self.lease);
+            self.follow_holds(alike, now);
+        }
+        true
+    }
+
+    /// Moves the ends of all grants after a renewal.
+    pub(in crate::lock::lane) fn extend_grants(&self) {
+        let until = self.lease.valid_until();
+        self.grants().for_each(|grant| grant.extend(until));
+    }
+
+    /// Applies the reply to a renewal that was sent at `sent_at`: owners join while no other process waits.
+    pub(in crate::lock::lane) fn set_wanted(&mut self, wanted: bool, sent_at: Moment) {
+        if self.lease.mode() == Mode::Shared {
+            self.first.make_group().replied(sent_at, wanted);
+            if wanted {
+                self.lease.retire();
+            }
+        }
+    }
+
+    // ---- time -----------------------------------------------------------------------------
+
+    /// Ends the holds that were not picked up by their deadlines, and the owners whose locks ended before the lease.
+    /// Returns `true` if no owner is left.
+    pub(in crate::lock::lane) fn end_overdue(
+        &mut self,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> bool {
+        if self.ends_by() > now {
+            return false;
+        }
+        let mut owners = vec![self.first.grant.owner()];
+        if let Some(group) = self.first.group_mut() {
+            group.readers_end = None;
+            owners.extend(group.readers.iter().map(|it| it.grant.owner()));
+        }
+        for owner in owners {
+            let Some(holding) = self.of_owner(owner) else {
+                continue;
+            };
+            let grant = Arc::clone(&holding.grant);
+            let ended = holding.end_forgotten(now);
+            if !ended.is_empty() {
+                grant.set_holds(grant.holds() - u32::try_from(ended.len()).unwrap_or(u32::MAX));
+            }
+            let is_lost = now >= grant.valid_until();
+            if grant.holds() > 0 && !is_lost {
+                for hold in ended {
+                    if self.unnest(&grant, hold, now) {
+                        effects.recheck(&grant);
+                    }
+                }
+                self.expect_end_of(owner);
+                continue;
+            }
+            if is_lost {
+                lose(&grant, grant.reason_by_clock(), effects);
+            } else {
+                grant.end_unused();
+                effects.recheck(&grant);
+            }
+            if !self.remove(owner, now) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn expect_end_of(&mut self, owner: Owner) {
+        let own_end = self.of_owner(owner).map(|holding| holding.own_end());
+        if let (Some(at), Some(group)) = (own_end, self.first.group_mut()) {
+            group.expect_end(at);
+        }
+    }
+
+    /// Returns `true` if no caller may have observed a loss.
+    pub(in crate::lock::lane) fn is_held(&self, now: Moment) -> bool {
+        now < self.valid_until() && !self.first.grant.is_marked_lost()
+    }
+
+    /// Returns when the lock of the last owner ends if the lease is not renewed.
+    pub(in crate::lock::lane) fn valid_until(&self) -> Moment {
+        match self.has_readers() {
+            true => self.lease.valid_until(),
+            false => self.first.grant.valid_until(),
+        }
+    }
+
+    /// Returns when the watchdog has to check the lease.
+    pub(in crate::lock::lane) fn next_look(&self) -> Moment {
+        let ends_by = self.ends_by();
+        let renewal = self.lease.next_renewal();
+        renewal.map_or(ends_by, |renewal| renewal.min(ends_by))
+    }
+
+    /// Returns when the first of its holds ends without further events, or earlier.
+    pub(in crate::lock::lane) fn ends_by(&self) -> Moment {
+        let first = self.first.ends_by();
+        let readers = self.first.group().and_then(|group| group.readers_end);
+        readers.map_or(first, |readers| readers.min(first))
+    }
+}
+
+fn grant(key: &LockKey, lease: &Lease, via: Via, claim: &Claim, now: Moment) -> Arc<Grant> {
+    let (token, until) = (lease.token(), lease.valid_until());
+    Grant::new(key.clone(), claim, via, token, until, now)
+}
+
+/// Marks a grant lost.
+pub(in crate::lock::lane) fn lose(grant: &Arc<Grant>, reason: LostReason, effects: &mut Effects) {
+    effects.losses.push(Loss {
+        while_held: grant.lose(reason),
+        grant: Arc::clone(grant),
+    });
+}

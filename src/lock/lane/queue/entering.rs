@@ -1,0 +1,140 @@
+//! The entry of an acquire into a lane.
+
+use std::sync::Arc;
+
+use super::has_patient_waiters;
+use crate::lock::clock::Moment;
+use crate::lock::lane::effect::Effects;
+use crate::lock::lane::state::{Contending, Lane, Phase, Seen};
+use crate::lock::lease::claim::Claim;
+use crate::lock::lease::grant::Grant;
+use crate::{Error, LockKey};
+
+/// The result of an acquire's entry.
+#[derive(Debug)]
+pub(in crate::lock) enum Entered {
+    Granted(Arc<Grant>),
+    /// The owner has one more hold.
+    Nested(Arc<Grant>),
+    /// The lane is idle, so the acquire makes the first attempt.
+    Idle,
+    /// Other acquires are ahead. The lane is unchanged.
+    Occupied,
+    Rejected(Error),
+}
+
+impl Lane {
+    /// Enters an acquire, or returns why it has to wait.
+    pub(in crate::lock) fn enter(
+        &mut self,
+        key: &LockKey,
+        claim: &Claim,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Entered {
+        self.expire(now, effects);
+        if let Phase::Held(_) = self.phase
+            && let Some(entered) = self.enter_held(key, claim, now)
+        {
+            return entered;
+        }
+        match &mut self.phase {
+            Phase::Idle => Entered::Idle,
+            // A single attempt cannot wait for a turn.
+            Phase::Yielding { .. } if claim.deadline.is_one_attempt() => Entered::Idle,
+            Phase::Yielding { .. } => Entered::Occupied,
+            Phase::Returning(returning)
+                if !returning.sent
+                    && self.queue.is_empty()
+                    && returning.lease.may_pass_to(claim.terms, now) =>
+            {
+                Entered::Granted(self.take_back(key, claim, now, effects))
+            }
+            _ if !claim.deadline.is_one_attempt() => Entered::Occupied,
+            // The reply in flight serves this acquire too, unless the attempt was sent earlier and is busy.
+            Phase::Contending(Contending {
+                seen: Seen::Nothing,
+                ..
+            }) => Entered::Occupied,
+            // No waiter is ahead: a task started for earlier waiters makes the attempt.
+            Phase::Contending(_) | Phase::Returning(_) if !has_patient_waiters(&self.queue) => {
+                Entered::Occupied
+            }
+            // Another owner holds the key or is ahead.
+            Phase::Held(_) | Phase::Contending(_) | Phase::Returning(_) => {
+                Entered::Rejected(self.why_not(now))
+            }
+        }
+    }
+
+    /// Adds a hold to a lease that this process holds, or lets another owner share it. Returns `None` if the acquire has
+    /// to wait.
+    #[inline(always)]
+    pub(in crate::lock) fn enter_held(
+        &mut self,
+        key: &LockKey,
+        claim: &Claim,
+        now: Moment,
+    ) -> Option<Entered> {
+        let Phase::Held(tenure) = &mut self.phase else {
+            return None;
+        };
+        let entered = match tenure.nest(claim, now) {
+            Some(Ok(grant)) => {
+                if claim.grouped {
+                    tenure.expect_pick_up(claim);
+                }
+                Entered::Nested(grant)
+            }
+            Some(Err(kind)) => return Some(Entered::Rejected(Error::new(kind))),
+            // An acquire that waits, whichever its mode, comes first.
+            None if tenure.admits(claim, now) && self.queue.is_empty() => {
+                Entered::Granted(tenure.join(key, claim, now))
+            }
+            None => return None,
+        };
+        Some(entered)
+    }
+
+    /// Grants a surrendered lease to this acquire. No caller awaits a later report of its release.
+    fn take_back(
+        &mut self,
+        key: &LockKey,
+        claim: &Claim,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Arc<Grant> {
+        let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: only a lease that is being returned is taken back");
+        };
+        effects.report(returning.report, Ok(()));
+        self.reclaim(key, returning.lease, claim, now)
+    }
+
+    /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
+    /// have stopped.
+    #[inline]
+    pub(in crate::lock::lane) fn expire(&mut self, now: Moment, effects: &mut Effects) {
+        match &self.phase {
+            Phase::Held(tenure) if tenure.has_readers() => self.expire_shared(now, effects),
+            Phase::Held(tenure) if now >= tenure.first.grant.valid_until() => {
+                self.lose_by_clock(now, effects);
+            }
+            Phase::Yielding { until } if now >= *until => self.phase = Phase::Idle,
+            Phase::Idle | Phase::Yielding { .. } | Phase::Held(_) | Phase::Contending(_) => {}
+            Phase::Returning(_) => self.forget_if_expired(now, effects),
+        }
+    }
+    /// The lock of one of several owners can end before the lease.
+    #[cold]
+    fn expire_shared(&mut self, now: Moment, effects: &mut Effects) {
+        let Phase::Held(tenure) = &self.phase else {
+            return;
+        };
+        if now >= tenure.valid_until() {
+            self.lose_by_clock(now, effects);
+        } else if now >= tenure.ends_by() {
+            self.end_overdue(now, effects);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The waiters of a lane: one that makes its first attempt, and the queue by ticket.
+
+use std::collections::BTreeMap;
+
+use super::seats::Seat;
+use crate::lock::clock::Moment;
+use crate::lock::lane::contending::pace::Pace;
+use crate::lock::lane::effect::Reply;
+use crate::lock::lease::claim::{Claim, Ticket};
+
+#[derive(Debug)]
+pub(in crate::lock) struct Waiter {
+    pub(in crate::lock) claim: Claim,
+    pub(in crate::lock) reply: Reply,
+    pub(in crate::lock) seat: Seat,
+}
+
+/// A waiter is boxed because a tree node reserves space for more waiters than it mostly holds.
+type Tree = BTreeMap<Ticket, Box<Waiter>>;
+
+#[derive(Debug, Default)]
+pub(in crate::lock::lane) struct Waiters {
+    /// The acquire whose first attempt is in flight. It comes before all that queue.
+    attempting: Option<Box<Waiter>>,
+    /// Boxed because most lanes have no queue. A lane that had one keeps the box.
+    queue: Option<Box<Queue>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiters: Tree,
+    pace: Pace,
+    /// The first deadline of the waiters, or an earlier one of a waiter that left.
+    deadline: Option<Moment>,
+}
+
+impl Waiters {
+    /// Adds the acquire whose first attempt is in flight, in an idle lane.
+    pub(in crate::lock::lane) fn attempt(&mut self, waiter: Box<Waiter>) {
+        self.attempting = Some(waiter);
+    }
+
+    pub(in crate::lock::lane) fn is_attempting(&self) -> bool {
+        self.attempting.is_some()
+    }
+
+    /// Adds a waiter for its turn.
+    pub(in crate::lock::lane) fn insert(&mut self, waiter: Box<Waiter>) {
+        let queue = self.queue.get_or_insert_default();
+        let deadline = waiter.claim.deadline.moment();
+        queue.deadline = earliest(queue.deadline, deadline);
+        queue.waiters.insert(waiter.claim.ticket, waiter);
+    }
+
+    pub(in crate::lock::lane) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
+        let is_it = |waiter: &mut Box<Waiter>| waiter.claim.ticket == ticket;
+        if let Some(waiter) = self.attempting.take_if(is_it) {
+            return Some(waiter);
+        }
+        self.queue.as_mut()?.waiters.remove(&ticket)
+    }
+
+    pub(in crate::lock::lane) fn pop_first(&mut self) -> Option<Box<Waiter>> {
+        if let Some(waiter) = self.attempting.take() {
+            return Some(waiter);
+        }
+        let (_, first) = self.queue.as_mut()?.waiters.pop_first()?;
+        Some(first)
+    }
+
+    pub(in crate::lock::lane) fn first(&self) -> Option<&Waiter> {
+        self.iter().next()
+    }
+
+    /// Returns the pace at which the queue advances. A lane without a queue so far has none.
+    pub(in crate::lock::lane) fn pace(&self) -> Option<&Pace> {
+        Some(&self.queue.as_ref()?.pace)
+    }
+
+    pub(in crate::lock::lane) fn pace_mut(&mut self) -> &mut Pace {
+        &mut self.queue.get_or_insert_default().pace
+    }
+
+    pub(in crate::lock::lane) fn iter(&self) -> impl Iterator<Item = &Waiter> {
+        let attempting = self.attempting.as_deref();
+        attempting.into_iter().chain(self.queued())
+    }
+
+    /// Returns the waiters for their turns.
+    pub(in crate::lock::lane) fn queued(&self) -> impl Iterator<Item = &Waiter> {
+        let queue = self.queue.iter().flat_map(|queue| queue.waiters.values());
+        queue.map(|waiter| &**waiter)
+    }
+
+    pub(in crate::lock::lane) fn len(&self) -> usize {
+        usize::from(self.is_attempting()) + self.queue_len()
+    }
+
+    pub(in crate::lock::lane) fn queue_len(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
+    }
+
+    /// Returns the number of waiters for their turns with this ticket or an earlier one.
+    pub(in crate::lock::lane) fn up_to(&self, ticket: Ticket) -> usize {
+        let Some(queue) = &self.queue else { return 0 };
+        match queue.waiters.last_key_value() {
+            // Mostly the ticket is the latest one, and a queue can be long.
+            Some((latest, _)) if *latest > ticket => queue.waiters.range(..=ticket).count(),
+            _ => queue.waiters.len(),
+        }
+    }
+
+    pub(in crate::lock::lane) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Removes all waiters, and returns them in order.
+    pub(in crate::lock::lane) fn take(&mut self) -> impl Iterator<Item = Box<Waiter>> + use<> {
+        let queue = self.queue.as_mut();
+        let waiters = queue.map(|queue| std::mem::take(&mut queue.waiters));
+        let attempting = self.attempting.take().into_iter();
+        attempting.chain(waiters.unwrap_or_default().into_values())
+    }
+
+    /// Returns the first deadline of the waiters, or an earlier moment.
+    #[inline]
+    pub(in crate::lock::lane) fn deadline(&self) -> Option<Moment> {
+        let attempting = self.attempting.as_ref();
+        let attempting = attempting.and_then(|it| it.claim.deadline.moment());
+        let queue = self.queue.as_ref().and_then(|queue| queue.deadline);
+        earliest(attempting, queue.filter(|_| self.queue_len() > 0))
+    }
+
+    /// Removes and returns the waiters whose deadline has passed.
+    pub(in crate::lock::lane) fn take_late(&mut self, now: Moment) -> Vec<Waiter> {
+        let mut late = Vec::new();
+        let is_late = |waiter: &mut Box<Waiter>| waiter.claim.deadline.has_passed(now);
+        late.extend(self.attempting.take_if(is_late).map(|it| *it));
+        let Some(queue) = &mut self.queue else {
+            return late;
+        };
+        if queue.deadline.is_none_or(|first| first > now) {
+            return late;
+        }
+        let waiters = queue.waiters.values().map(|waiter| &waiter.claim);
+        let tickets = waiters.filter(|claim| claim.deadline.has_passed(now));
+        let tickets: Vec<_> = tickets.map(|claim| claim.ticket).collect();
+        let removed = tickets.iter().filter_map(|it| queue.waiters.remove(it));
+        late.extend(removed.map(|it| *it));
+        let left = queue.waiters.values();
+        queue.deadline = left.filter_map(|it| it.claim.deadline.moment()).min();
+        late
+    }
+}
+
+fn earliest(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+    one.into_iter().chain(other).min()
+}

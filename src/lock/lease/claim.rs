@@ -1,0 +1,104 @@
+//! The request of one acquire to a lane.
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+use crate::Owner;
+use crate::backend::Mode;
+use crate::lock::clock::{Clock, Moment, Span};
+use crate::observe::{Name, RequestSpan};
+
+/// The position of an acquire in any queue; smaller is earlier. Never reused, so that a late departure
+/// cannot remove another acquire.
+pub(in crate::lock) type Ticket = u64;
+
+/// The position of an acquire in the queue of its lane when it joined it, or `None` if it did not queue. The next
+/// acquire has the position 1.
+pub(in crate::lock) type QueuePosition = Option<NonZeroU32>;
+
+/// Identifies the hold of an acquire, on all of its keys.
+pub(in crate::lock) type HoldId = u64;
+
+/// The owner, the terms and the deadline of one acquire.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Claim {
+    pub(in crate::lock) ticket: Ticket,
+    pub(in crate::lock) hold: HoldId,
+    pub(in crate::lock) owner: Owner,
+    /// The owner was created for this claim, so it has no other one.
+    pub(in crate::lock) is_owner_fresh: bool,
+    pub(in crate::lock) terms: Terms,
+    pub(in crate::lock) deadline: Deadline,
+    /// The claim is for one of several keys: its grant is picked up once all of them are granted.
+    pub(in crate::lock) grouped: bool,
+    pub(in crate::lock) clock: Clock,
+    /// When the acquire began.
+    pub(in crate::lock) since: Moment,
+    pub(in crate::lock) name: Name,
+    /// The span of the caller.
+    pub(in crate::lock) span: RequestSpan,
+}
+
+/// The requested lifetime of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) struct Terms {
+    /// The length of the lease.
+    pub(in crate::lock) ttl: Span,
+    /// Whether the watchdog renews the lease while the lock is held.
+    pub(in crate::lock) renewed: bool,
+    pub(in crate::lock) mode: Mode,
+    /// The most permits of the key, if the mode is [`Mode::Permit`].
+    pub(in crate::lock) limit: Option<NonZeroU16>,
+    /// The longest hold, after which the lock is lost despite renewals.
+    pub(in crate::lock) max_hold: Span,
+}
+
+/// The end of an acquire's wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) enum Deadline {
+    /// The acquire makes exactly one attempt, which ends by then.
+    OneAttempt(Moment),
+    At(Moment),
+    Endless,
+}
+
+impl Deadline {
+    pub(in crate::lock) fn moment(self) -> Option<Moment> {
+        match self {
+            Self::OneAttempt(until) | Self::At(until) => Some(until),
+            Self::Endless => None,
+        }
+    }
+
+    pub(in crate::lock) fn is_one_attempt(self) -> bool {
+        matches!(self, Self::OneAttempt(_))
+    }
+
+    /// Returns `true` if an acquire still waits at `at`. A single attempt does not wait for others.
+    pub(in crate::lock) fn outlasts(self, at: Moment) -> bool {
+        match self {
+            Self::OneAttempt(_) => false,
+            Self::At(until) => until > at,
+            Self::Endless => true,
+        }
+    }
+
+    pub(in crate::lock) fn has_passed(self, now: Moment) -> bool {
+        self.moment().is_some_and(|until| until <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::tests::MS;
+
+    #[test]
+    fn acquire_waits_until_before_its_deadline() {
+        let until = Moment::now();
+        let at = Deadline::At(until);
+        assert!(at.outlasts(until.before(MS)) && !at.has_passed(until.before(MS)));
+        assert!(!at.outlasts(until) && at.has_passed(until));
+        assert!(!Deadline::OneAttempt(until).outlasts(until.before(MS)));
+        assert!(Deadline::Endless.outlasts(until) && !Deadline::Endless.has_passed(until));
+    }
+}

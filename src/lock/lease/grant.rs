@@ -1,0 +1,339 @@
+//! One fresh grant of one key: its token, its deadlines and its loss.
+
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use super::claim::{Claim, HoldId};
+use super::ending::Ending;
+use crate::backend::Mode;
+use crate::lock::clock::{AtomicMoment, Clock, Moment, Span};
+use crate::observe::{LostReason, Name, RequestSpan, Via};
+use crate::{FencingToken, LockKey, Owner};
+
+/// The state that the lane shares with all guards of one owner on one key.
+///
+/// Only the lane writes, under its mutex. `is_held` reads the clock at each call, so it is correct
+/// even if no task of this process has run for a while.
+#[derive(Debug)]
+pub(in crate::lock) struct Grant {
+    key: LockKey,
+    owner: Owner,
+    /// The hold of the acquire that the grant was made for.
+    first_hold: HoldId,
+    token: AtomicI64,
+    clock: Clock,
+    granted_at: Moment,
+    waited: Span,
+    via: Via,
+    mode: Mode,
+    /// The state of the downgrade.
+    downgrade: AtomicU8,
+    name: Name,
+    /// The span of the acquire of the first hold.
+    span: RequestSpan,
+    /// The end of the lease, which only a renewal moves.
+    lease_until: AtomicMoment,
+    /// The end that no renewal moves: that of the longest hold or of a fixed lease.
+    limit: AtomicMoment,
+    holds: AtomicU32,
+    /// Whether the acquire has picked up the grant.
+    offer: AtomicU8,
+    ending: Ending,
+    /// Boxed because mostly no loss future waits.
+    listeners: Mutex<Option<Box<Listeners>>>,
+}
+
+/// The wakers of the loss futures. The first one, mostly the only one, needs no list.
+#[derive(Debug, Default)]
+struct Listeners {
+    first: Option<Waker>,
+    more: Option<Box<MoreListeners>>,
+}
+
+#[derive(Debug, Default)]
+struct MoreListeners {
+    last_id: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+/// The states of a downgrade.
+const NOT_SENT: u8 = 0;
+const SENT: u8 = 1;
+const DOWNGRADED: u8 = 2;
+
+/// The states of a grant's offer to its acquire.
+const OFFERED: u8 = 0;
+const PICKED_UP: u8 = 1;
+const WITHDRAWN: u8 = 2;
+
+/// The id of the first waker.
+const FIRST: u64 = 0;
+
+impl Grant {
+    /// Creates a grant with one hold.
+    pub(in crate::lock) fn new(
+        key: LockKey,
+        claim: &Claim,
+        via: Via,
+        token: FencingToken,
+        lease_until: Moment,
+        now: Moment,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            owner: claim.owner,
+            first_hold: claim.hold,
+            token: AtomicI64::new(token.get()),
+            clock: claim.clock,
+            granted_at: now,
+            waited: now.span_since(claim.since),
+            via,
+            mode: claim.terms.mode,
+            downgrade: AtomicU8::new(NOT_SENT),
+            name: claim.name,
+            span: claim.span,
+            lease_until: AtomicMoment::new(lease_until),
+            limit: AtomicMoment::new(now + claim.terms.max_hold),
+            holds: AtomicU32::new(1),
+            offer: AtomicU8::new(OFFERED),
+            ending: Ending::new(claim.terms.renewed),
+            listeners: Mutex::default(),
+        })
+    }
+
+    pub(in crate::lock) fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    pub(in crate::lock) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub(in crate::lock) fn first_hold(&self) -> HoldId {
+        self.first_hold
+    }
+
+    pub(in crate::lock) fn token(&self) -> FencingToken {
+        FencingToken::of(self.token.load(Ordering::Acquire))
+    }
+
+    /// Returns the present moment of its manager.
+    pub(in crate::lock) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    pub(in crate::lock) fn granted_at(&self) -> Moment {
+        self.granted_at
+    }
+
+    pub(in crate::lock) fn span(&self) -> RequestSpan {
+        self.span
+    }
+
+    /// Returns the mode that the last reply confirmed.
+    pub(in crate::lock) fn mode(&self) -> Mode {
+        match self.downgrade.load(Ordering::Acquire) {
+            DOWNGRADED => Mode::Shared,
+            _ => self.mode,
+        }
+    }
+
+    /// Returns the weakest mode that the lock may have. During a downgrade, it may be shared already.
+    pub(in crate::lock) fn certain_mode(&self) -> Mode {
+        match self.downgrade.load(Ordering::Acquire) {
+            NOT_SENT => self.mode,
+            _ => Mode::Shared,
+        }
+    }
+
+    /// Called under the mutex of the lane, as the next two.
+    pub(in crate::lock) fn downgrade_sent(&self) {
+        self.downgrade.store(SENT, Ordering::Release);
+    }
+
+    pub(in crate::lock) fn downgrade_refused(&self) {
+        self.downgrade.store(NOT_SENT, Ordering::Release);
+    }
+
+    /// The grant is shared from now on, under this token.
+    pub(in crate::lock) fn downgraded(&self, token: FencingToken) {
+        // A caller that observes the mode also observes the token.
+        self.token.store(token.get(), Ordering::Release);
+        self.downgrade.store(DOWNGRADED, Ordering::Release);
+    }
+
+    /// Returns how long the acquire of the first hold waited.
+    pub(in crate::lock) fn waited(&self) -> Duration {
+        self.waited.get()
+    }
+
+    /// Returns how a hold was granted.
+    pub(in crate::lock) fn via_of(&self, hold: HoldId) -> Via {
+        match hold == self.first_hold {
+            true => self.via,
+            false => Via::Reentrant,
+        }
+    }
+
+    pub(in crate::lock) fn name(&self) -> Name {
+        self.name
+    }
+
+    /// Returns the end of the lease, or the limit if that is earlier.
+    pub(in crate::lock) fn valid_until(&self) -> Moment {
+        self.lease_until.load().min(self.limit.load())
+    }
+
+    /// Moves the end of the lease after a renewal. Called under the mutex of the lane.
+    pub(in crate::lock) fn extend(&self, lease_until: Moment) {
+        self.lease_until.no_earlier_than(lease_until);
+    }
+
+    /// Returns the end that no renewal moves.
+    pub(in crate::lock) fn limit(&self) -> Moment {
+        self.limit.load()
+    }
+
+    /// Called under the mutex of the lane.
+    pub(in crate::lock) fn set_limit(&self, limit: Moment) {
+        self.limit.store(limit);
+    }
+
+    /// The lease is renewed until the limit, which is the end of a fixed lease or that of the longest hold.
+    /// Called under the mutex of the lane.
+    pub(in crate::lock) fn renewed_until(&self, limit: Moment, limit_is_lease: bool) {
+        self.ending.renewed_until(limit_is_lease);
+        self.set_limit(limit);
+    }
+
+    pub(in crate::lock) fn holds(&self) -> u32 {
+        self.holds.load(Ordering::Acquire)
+    }
+
+    /// Called under the mutex of the lane.
+    pub(in crate::lock) fn set_holds(&self, holds: u32) {
+        self.holds.store(holds, Ordering::Release);
+    }
+
+    pub(in crate::lock) fn is_offered(&self) -> bool {
+        self.offer.load(Ordering::Acquire) == OFFERED
+    }
+
+    /// Gives the grant to its acquire. Returns `false` if it was withdrawn.
+    pub(in crate::lock) fn pick_up(&self) -> bool {
+        self.settle_offer(PICKED_UP)
+    }
+
+    /// Withdraws the grant from its acquire. Returns `false` if it was picked up.
+    pub(in crate::lock) fn withdraw(&self) -> bool {
+        self.settle_offer(WITHDRAWN)
+    }
+
+    fn settle_offer(&self, as_: u8) -> bool {
+        let offer = &self.offer;
+        let settled = offer.compare_exchange(OFFERED, as_, Ordering::AcqRel, Ordering::Acquire);
+        settled.is_ok()
+    }
+
+    pub(in crate::lock) fn is_held(&self, now: Moment) -> bool {
+        !self.is_marked_lost() && now < self.valid_until()
+    }
+
+    pub(in crate::lock) fn is_marked_lost(&self) -> bool {
+        self.ending.is_over()
+    }
+
+    /// Ends the grant for all of its guards. Returns `true` on the first call.
+    ///
+    /// Called under the mutex of the lane, so that no other grant of the key can begin earlier. The caller
+    /// wakes the loss futures after the mutex is free.
+    pub(in crate::lock) fn lose(&self, reason: LostReason) -> bool {
+        self.ending.lose(reason)
+    }
+
+    /// Ends a grant that its acquire did not pick up, as [`lose`](Self::lose).
+    pub(in crate::lock) fn end_unused(&self) -> bool {
+        self.ending.withdraw()
+    }
+
+    /// Returns why the grant is lost at `now`, or `None` if it is not.
+    pub(in crate::lock) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
+        let by_clock = || {
+            let has_ended = self.holds() > 0 && now >= self.valid_until();
+            (has_ended && !self.is_marked_lost()).then(|| self.reason_by_clock())
+        };
+        self.ending.reason().or_else(by_clock)
+    }
+
+    /// Returns why the grant is lost at its deadline.
+    pub(in crate::lock) fn reason_by_clock(&self) -> LostReason {
+        let limit_is_first = self.limit.load() <= self.lease_until.load();
+        self.ending.by_clock(limit_is_first)
+    }
+
+    /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code
+    /// of the executor.
+    pub(in crate::lock) fn wake_listeners(&self) {
+        let wakers = (self.listeners().as_ref()).map_or_else(Vec::new, |it| it.wakers());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Option<Box<Listeners>>> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers `waker` under the id in `id`, or under a new one.
+    pub(in crate::lock) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
+        let mut listeners = self.listeners();
+        let listeners = listeners.get_or_insert_default();
+        if let Some(known) = *id
+            && let Some(old) = listeners.waker(known)
+        {
+            old.clone_from(waker);
+        } else if listeners.first.is_none() {
+            listeners.first = Some(waker.clone());
+            *id = Some(FIRST);
+        } else {
+            let more = listeners.more.get_or_insert_default();
+            more.last_id += 1;
+            more.wakers.push((more.last_id, waker.clone()));
+            *id = Some(more.last_id);
+        }
+    }
+
+    pub(in crate::lock) fn unlisten(&self, id: u64) {
+        let mut listeners = self.listeners();
+        let Some(listeners) = &mut *listeners else {
+            return;
+        };
+        if id == FIRST {
+            listeners.first = None;
+        } else if let Some(more) = &mut listeners.more {
+            more.wakers.retain(|(listener, _)| *listener != id);
+        }
+    }
+}
+
+impl Listeners {
+    fn wakers(&self) -> Vec<Waker> {
+        let more = self.more.iter().flat_map(|more| &more.wakers);
+        let more = more.map(|(_, waker)| waker);
+        self.first.iter().chain(more).cloned().collect()
+    }
+
+    fn waker(&mut self, id: u64) -> Option<&mut Waker> {
+        if id == FIRST {
+            return self.first.as_mut();
+        }
+        let more = self.more.as_mut()?;
+        let mut wakers = more.wakers.iter_mut();
+        wakers.find_map(|(listener, waker)| (*listener == id).then_some(waker))
+    }
+}
+
+#[cfg(test)]
+mod tests;

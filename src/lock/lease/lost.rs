@@ -1,0 +1,189 @@
+//! The grants of one guard, and the future that completes at their loss.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+
+use super::grant::Grant;
+use crate::lock::clock::Moment;
+use crate::observe::LostReason;
+use crate::task::Timer;
+
+/// The grants of one guard, one per key, in the order of the keys.
+#[derive(Debug, Clone)]
+pub(in crate::lock) enum Grants {
+    One(Arc<Grant>),
+    Many(Arc<[Arc<Grant>]>),
+}
+
+/// The state of a guard's grants at one moment.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    Lost,
+    /// The grants are held at least until this moment.
+    HeldUntil(Moment),
+    Released,
+}
+
+impl Grants {
+    pub(in crate::lock) fn as_slice(&self) -> &[Arc<Grant>] {
+        match self {
+            Self::One(grant) => std::slice::from_ref(grant),
+            Self::Many(grants) => grants,
+        }
+    }
+
+    pub(in crate::lock) fn first(&self) -> &Arc<Grant> {
+        match self {
+            Self::One(grant) => grant,
+            Self::Many(grants) => &grants[0],
+        }
+    }
+
+    /// Returns the present moment of their manager.
+    pub(in crate::lock) fn now(&self) -> Moment {
+        self.first().now()
+    }
+
+    pub(in crate::lock) fn are_held(&self, now: Moment) -> bool {
+        self.as_slice().iter().all(|grant| grant.is_held(now))
+    }
+
+    /// Returns `true` if a grant is lost. Grants that are released are not.
+    pub(in crate::lock) fn are_lost(&self, now: Moment) -> bool {
+        self.standing(now) == Standing::Lost
+    }
+
+    /// Returns why a grant is lost, or `None` if none is.
+    pub(in crate::lock) fn lost_reason(&self) -> Option<LostReason> {
+        let now = self.now();
+        let mut grants = self.as_slice().iter();
+        grants.find_map(|grant| grant.lost_reason(now))
+    }
+
+    pub(in crate::lock) fn valid_until(&self) -> Moment {
+        let ends = self.as_slice().iter().map(|grant| grant.valid_until());
+        ends.min().unwrap_or(Moment::FIRST)
+    }
+
+    /// Returns the state at `now`. Separate clock readings for each check could miss a deadline that passes
+    /// between them.
+    fn standing(&self, now: Moment) -> Standing {
+        let mut standing = Standing::Released;
+        for grant in self.as_slice() {
+            if grant.is_marked_lost() {
+                return Standing::Lost;
+            }
+            if grant.holds() == 0 {
+                continue;
+            }
+            let until = grant.valid_until();
+            if until <= now {
+                return Standing::Lost;
+            }
+            standing = match standing {
+                Standing::HeldUntil(earlier) => Standing::HeldUntil(earlier.min(until)),
+                _ => Standing::HeldUntil(until),
+            };
+        }
+        standing
+    }
+}
+
+pin_project! {
+    /// Completes when a guard is lost: its renewal was rejected, its lease expired, its longest hold
+    /// was reached, or an operator released it by force.
+    ///
+    /// Completes before the lease can expire in the backend, and at once if the guard is already lost.
+    /// Never completes if the guard is released first. After a suspend of the machine, completes within
+    /// 100 ms of the resume, on the systems where [`is_held`](crate::Held::is_held) counts suspends.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, a new future can be created later without missing a loss.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Lost {
+        grants: Grants,
+        // The ids of the registered wakers, one per grant; `more` has those after the first.
+        first: Option<u64>,
+        more: Vec<Option<u64>>,
+        // Besides the watchdog, which code of the program may delay.
+        #[pin]
+        deadline: Timer,
+        // When the timer fired.
+        fired: Option<Moment>,
+    }
+
+    impl PinnedDrop for Lost {
+        fn drop(this: Pin<&mut Self>) {
+            let ids = std::iter::once(&this.first).chain(&this.more);
+            for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+                if let Some(id) = id {
+                    grant.unlisten(*id);
+                }
+            }
+        }
+    }
+}
+
+impl Lost {
+    pub(in crate::lock) fn new(grants: Grants) -> Self {
+        let more = vec![None; grants.as_slice().len() - 1];
+        // Reading the clock detects a suspend, which the conversion of a moment does not.
+        let now = grants.now();
+        let deadline = Timer::at(grants.valid_until().max(now).into());
+        Self {
+            grants,
+            first: None,
+            more,
+            deadline,
+            fired: None,
+        }
+    }
+
+    /// Returns why the guard was lost, or `None` if it was not.
+    pub(crate) fn reason(&self) -> Option<LostReason> {
+        self.grants.lost_reason()
+    }
+
+    /// Returns `true` if the loss has come, by the clock at this moment.
+    pub(crate) fn has_come(&self) -> bool {
+        self.grants.are_lost(self.grants.now())
+    }
+}
+
+impl Future for Lost {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        // Registers before it checks, so a loss in between is detected.
+        let ids = std::iter::once(&mut *this.first).chain(this.more.iter_mut());
+        for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+            grant.listen(id, cx.waker());
+        }
+        loop {
+            match this.grants.standing(this.grants.now()) {
+                Standing::Lost => return Poll::Ready(()),
+                // A released guard can no longer be lost.
+                Standing::Released => return Poll::Pending,
+                Standing::HeldUntil(until) => {
+                    // The clock of the caller is paused, and that of the manager is not: the watchdog reports the loss.
+                    if *this.fired == Some(until) {
+                        return Poll::Pending;
+                    }
+                    this.deadline.as_mut().reset(until.into());
+                    ready!(this.deadline.as_mut().poll(cx));
+                    *this.fired = Some(until);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

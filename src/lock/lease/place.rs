@@ -1,0 +1,21 @@
+//! The place of this process in the queue of a backend.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use super::LeaseNumber;
+use crate::backend::Mode;
+use crate::lock::clock::Span;
+
+/// The longest time for which a place in the queue of a backend lasts without a refresh, together with a lease
+/// that was transferred to it.
+pub(in crate::lock) const PLACE: Span = Span::new(Duration::from_secs(5));
+
+/// The place of this process in the queue of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) struct QueuePlace {
+    pub(in crate::lock) lease: LeaseNumber,
+    /// How the lease will hold the key. A place keeps its mode and its limit.
+    pub(in crate::lock) mode: Mode,
+    pub(in crate::lock) limit: Option<NonZeroU16>,
+}

@@ -1,0 +1,138 @@
+//! The numbers of the lanes of one manager. All lanes of one key count as one.
+
+#[cfg(feature = "dashboard")]
+use std::time::Duration;
+
+use super::Lanes;
+use crate::LockKey;
+use crate::backend::Mode;
+use crate::key::KeyMap;
+#[cfg(feature = "dashboard")]
+use crate::lock::clock::Moment;
+use crate::lock::lane::Lane;
+
+/// The totals of lanes.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) lanes: usize,
+    pub(crate) held: usize,
+    pub(crate) exclusive: usize,
+    pub(crate) shared: usize,
+    pub(crate) permits: usize,
+    pub(crate) waiting: usize,
+    pub(crate) queued: usize,
+    pub(crate) unreleased: usize,
+    /// The keys that a table of keys can show: those that are held or waited for.
+    pub(crate) shown: usize,
+    #[cfg(feature = "dashboard")]
+    pub(crate) oldest_hold: Option<Duration>,
+    #[cfg(feature = "dashboard")]
+    pub(crate) oldest_wait: Option<Duration>,
+}
+
+/// The totals of the lanes that were read so far.
+#[derive(Debug, Default)]
+pub(in crate::lock) struct Counting {
+    counts: Counts,
+    /// The keys of the permits.
+    permits: KeyMap<Once>,
+}
+
+/// What counts once for a key.
+#[derive(Debug, Default, Clone, Copy)]
+struct Once {
+    is_lane: bool,
+    is_held: bool,
+    is_queued: bool,
+    is_shown: bool,
+}
+
+impl Once {
+    fn of(lane: &Lane) -> Self {
+        Self {
+            is_lane: !lane.is_yielding(),
+            is_held: lane.is_held(),
+            is_queued: lane.has_place(),
+            is_shown: lane.is_shown(),
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            is_lane: self.is_lane | other.is_lane,
+            is_held: self.is_held | other.is_held,
+            is_queued: self.is_queued | other.is_queued,
+            is_shown: self.is_shown | other.is_shown,
+        }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self {
+            is_lane: self.is_lane & !other.is_lane,
+            is_held: self.is_held & !other.is_held,
+            is_queued: self.is_queued & !other.is_queued,
+            is_shown: self.is_shown & !other.is_shown,
+        }
+    }
+}
+
+impl Counting {
+    pub(in crate::lock) fn add(&mut self, key: &LockKey, lane: &Lane) {
+        let counts = &mut self.counts;
+        counts.waiting += lane.waiters();
+        counts.unreleased += usize::from(lane.is_returning());
+        *match lane.mode() {
+            Mode::Exclusive => &mut counts.exclusive,
+            Mode::Shared => &mut counts.shared,
+            Mode::Permit => &mut counts.permits,
+        } += lane.owners();
+        let once = Once::of(lane);
+        if key.is_of_permit() {
+            let permits = self.permits.entry(key.stored().clone()).or_default();
+            *permits = permits.or(once);
+        } else {
+            counts.add_key(once);
+        }
+    }
+
+    #[cfg(feature = "dashboard")]
+    pub(in crate::lock) fn add_times(&mut self, lane: &Lane, now: Moment) {
+        let counts = &mut self.counts;
+        // Mostly the first waiter waits longest, and a queue can be long.
+        let waited = lane.claims().next().map(|claim| now.since(claim.since));
+        counts.oldest_wait = counts.oldest_wait.max(waited);
+        let held = lane.holders().map(|grant| grant.granted_at()).min();
+        let held = held.map(|since| now.since(since));
+        counts.oldest_hold = counts.oldest_hold.max(held);
+    }
+
+    /// Returns the totals after all lanes.
+    pub(in crate::lock) fn finish(self, lanes: &Lanes) -> Counts {
+        let Self {
+            mut counts,
+            permits,
+        } = self;
+        for (key, permits) in permits {
+            // Acquires in other modes have a lane that was counted.
+            let counted = lanes.inspect(&key, Once::of).unwrap_or_default();
+            counts.add_key(permits.without(counted));
+        }
+        counts
+    }
+}
+
+impl Counts {
+    /// Counts all lanes.
+    pub(in crate::lock) fn of(lanes: &Lanes) -> Self {
+        let mut counting = Counting::default();
+        lanes.inspect_all(|key, lane| counting.add(key, lane));
+        counting.finish(lanes)
+    }
+
+    fn add_key(&mut self, once: Once) {
+        self.lanes += usize::from(once.is_lane);
+        self.held += usize::from(once.is_held);
+        self.queued += usize::from(once.is_queued);
+        self.shown += usize::from(once.is_shown);
+    }
+}

@@ -1,0 +1,69 @@
+//! The ordered index of deadlines: when the watchdog has to check which lane.
+//!
+//! Each shard of the lane table has one index, under its mutex. A lock held briefly costs one push. Its entry outlives its lane, and is dropped when its time comes or when
+//! stale entries outnumber the live ones.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::lock::clock::Moment;
+
+/// The number of stale entries that are always tolerated.
+const SLACK: usize = 64;
+
+type Heap = BinaryHeap<Reverse<Entry>>;
+
+/// When to check the lanes whose keys have this hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::lock) struct Entry {
+    pub(in crate::lock) at: Moment,
+    pub(in crate::lock) hash: u64,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::lock) struct Deadlines(Heap);
+
+impl Deadlines {
+    /// Adds an entry. Returns `true` if it is the earliest, of which the watchdog must be notified.
+    #[inline]
+    pub(in crate::lock) fn push(&mut self, entry: Entry) -> bool {
+        let is_first = self.first().is_none_or(|first| entry.at < first.at);
+        self.0.push(Reverse(entry));
+        is_first
+    }
+
+    pub(in crate::lock) fn first(&self) -> Option<Entry> {
+        self.0.peek().map(|Reverse(entry)| *entry)
+    }
+
+    pub(in crate::lock) fn pop(&mut self) -> Option<Entry> {
+        self.0.pop().map(|Reverse(entry)| entry)
+    }
+
+    pub(in crate::lock) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Drops stale entries once they outnumber the lanes.
+    #[inline]
+    pub(in crate::lock) fn drop_stale(&mut self, lanes: usize, is_live: impl Fn(&Entry) -> bool) {
+        if self.0.len() > 2 * lanes + SLACK {
+            retain(&mut self.0, is_live);
+        }
+    }
+
+    /// Drops all entries.
+    pub(in crate::lock) fn clear(&mut self) {
+        self.0 = Heap::new();
+    }
+}
+
+#[cold]
+fn retain(heap: &mut Heap, is_live: impl Fn(&Entry) -> bool) {
+    heap.retain(|Reverse(entry)| is_live(entry));
+    // A heap of few lanes keeps the capacity to which they make it grow again.
+    heap.shrink_to((2 * heap.len()).max(SLACK) + SLACK);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! The commands that acquire a lease, and what their replies mean.
+
+use std::sync::Arc;
+
+use crate::backend::{
+    AcquireRequest, BackendErrorKind, ContendRequest, Contended, Immediate as _, LeaseId,
+};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::engine::Engine;
+use crate::lock::lane::Seen;
+use crate::lock::lane::contending::attempt::{Attempt, Replied, Reply};
+use crate::lock::lease::claim::Terms;
+use crate::lock::lease::{Lease, LeaseNumber};
+use crate::{Error, LockKey};
+
+/// The outcome of an attempt.
+pub(in crate::lock) enum Outcome {
+    Granted(Lease),
+    /// Another process holds the key, or the backend is unavailable: another attempt may succeed.
+    NotYet(Seen),
+    /// No attempt can succeed.
+    Never(Error),
+}
+
+/// Sends an attempt. `now` is a moment before this call, and the lease counts from it.
+pub(in crate::lock) fn send(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    now: Moment,
+) -> Attempt {
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get())
+        .with_mode(terms.mode)
+        .with_limit(terms.limit);
+    Attempt {
+        lease,
+        terms,
+        sent_at: now,
+        clock: engine.home.clock,
+        reply: Reply::Acquire(Arc::clone(&engine.backend).try_acquire(request)),
+    }
+}
+
+/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`. `now` is as
+/// in [`send`].
+pub(in crate::lock) fn contend(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    listens: bool,
+    now: Moment,
+) -> Attempt {
+    let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens)
+        .with_mode(terms.mode)
+        .with_limit(terms.limit);
+    Attempt {
+        lease,
+        terms,
+        sent_at: now,
+        clock: engine.home.clock,
+        reply: Reply::Contend(Arc::clone(&engine.backend).contend(request)),
+    }
+}
+
+/// Makes an attempt if the backend can reply without waiting. `now` is a moment before this call, and
+/// the lease counts from it.
+pub(in crate::lock) fn attempt_now(
+    engine: &Engine,
+    key: &LockKey,
+    lease: LeaseId,
+    terms: Terms,
+    now: Moment,
+) -> Option<Replied> {
+    let immediate = engine.backend.immediate()?;
+    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get())
+        .with_mode(terms.mode)
+        .with_limit(terms.limit);
+    Some(Replied {
+        lease,
+        terms,
+        sent_at: now,
+        now,
+        outcome: (immediate.try_acquire(&request, now.into())).map(Contended::from),
+    })
+}
+
+/// Returns the outcome of an attempt, and the lease to release, with its TTL, if its fate is unknown.
+pub(in crate::lock) fn judge(
+    engine: &Engine,
+    replied: Replied,
+) -> (Outcome, Option<(LeaseNumber, Span)>) {
+    let Replied {
+        lease,
+        terms,
+        sent_at,
+        now,
+        outcome,
+    } = replied;
+    let number = LeaseNumber::of(lease);
+    let unresolved = Some((number, terms.ttl));
+    match outcome {
+        Ok(Contended::Granted { counter }) => {
+            let per_counter = engine.backend.tokens_per_counter();
+            let granted = Lease::new(number, counter, per_counter, terms, sent_at);
+            if now < granted.valid_until() {
+                return (Outcome::Granted(granted), None);
+            }
+            // The reply took longer than the lease: another owner may hold the key by now.
+            (Outcome::NotYet(Seen::Nothing), unresolved)
+        }
+        Ok(Contended::Waiting { ttl, .. }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
+        Err(error) => {
+            let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
+            let outcome = match error.kind() {
+                BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
+                BackendErrorKind::Misconfigured
+                | BackendErrorKind::Conflict
+                | BackendErrorKind::Unsupported => Outcome::Never(error.into()),
+            };
+            (outcome, unresolved)
+        }
+    }
+}

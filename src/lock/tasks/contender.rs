@@ -1,0 +1,250 @@
+//! The acquire loop: the one sequence of attempts by which a lane contends for a key.
+//!
+//! It runs at home. The first attempt of an acquire that found the lane idle precedes it
+//! ([`first_attempt`](crate::lock::acquire::first_attempt)), so an uncontended lock costs one round trip and no loop. The lease that
+//! the loop acquires is granted to the first waiter or released.
+//!
+//! A lane thus has at most one attempt in flight, and abandons none. The exception is a first attempt whose runtime
+//! blocks: a loop replaces it, and the lease that it acquires is released.
+
+mod pause;
+mod turn;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pause::{FIRST_BACKOFF, REFRESH};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::command::{Outcome, contend, judge};
+use crate::backend::{Contended, Hints};
+use crate::jitter::jittered;
+use crate::lock::clock::Moment;
+use crate::lock::engine::Engine;
+use crate::lock::engine::home::HomeEnded;
+use crate::lock::lane::contending::attempt::{Replied, unanswered};
+use crate::lock::lane::effect::Wakeup;
+use crate::lock::lane::{Place, Refused, Seen};
+use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::claim::Terms;
+use crate::lock::lease::place::{PLACE, QueuePlace};
+use crate::lock::lease::yielded::Yielded;
+use crate::observe::WokenBy;
+use crate::{Error, ErrorKind, LockKey};
+
+/// How long this process waits for other processes to acquire a key that it released for them.
+const POLITE: Duration = Duration::from_millis(5);
+
+/// Contends for a key as a task, until an acquire of this process holds it or none waits for it.
+///
+/// If dropped with its runtime, or not started because that has ended, it rejects the waiters.
+pub(in crate::lock) struct AcquireLoop {
+    engine: Arc<Engine>,
+    key: LockKey,
+    wakeup: Wakeup,
+    hints: Option<Hints>,
+    /// Whether the subscription has taken effect.
+    listens: bool,
+    /// The number of processes in the queue of the backend, if this one is in it.
+    queued: Option<u32>,
+    /// When to poll according to the backend, and since when that is unchanged.
+    poll_after: Option<(Duration, Moment)>,
+    /// The number of hints left to other processes.
+    yields_to: u32,
+    backoff: Duration,
+    /// When the holder's lease expires.
+    holder_expires: Option<Moment>,
+    /// What ended the last pause.
+    woken_by: Option<WokenBy>,
+    /// The turn in the line of the waiters for permits.
+    turn: Option<OwnedSemaphorePermit>,
+    over: bool,
+}
+
+impl AcquireLoop {
+    pub(in crate::lock) fn new(engine: &Arc<Engine>, key: &LockKey, wakeup: Wakeup) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            key: key.clone(),
+            wakeup,
+            hints: None,
+            listens: false,
+            queued: None,
+            poll_after: None,
+            yields_to: 0,
+            backoff: FIRST_BACKOFF,
+            holder_expires: None,
+            woken_by: None,
+            turn: None,
+            over: false,
+        }
+    }
+
+    /// Starts the task, which first lets the processes in `yielded` acquire the key. Without that, the process
+    /// that is notified first, mostly the same one, would win each time.
+    pub(in crate::lock) fn spawn(self, yielded: Yielded) {
+        let home = Arc::clone(&self.engine.home);
+        home.spawn(self.run(yielded));
+    }
+
+    /// Attempts, subscribes, attempts again, then waits. The second attempt, caused by the first hint of
+    /// the new subscription, detects a release between the first attempt and the subscription.
+    ///
+    /// If the backend has a queue, that attempt enters it as a listener. If this process has just transferred the key, the
+    /// subscription comes first. A place that the release entered needs no attempt before the message of its transfer,
+    /// or its refresh a second later, if the subscription has lingered.
+    async fn run(mut self, yielded: Yielded) {
+        self.contend(yielded).await;
+        self.over = true;
+    }
+
+    async fn contend(&mut self, yielded: Yielded) {
+        self.yields_to = match yielded {
+            Yielded::ToNobody | Yielded::ToQueue { .. } => 0,
+            // The first hint only reports the subscription.
+            Yielded::To(watchers) => watchers.get().saturating_add(1),
+            Yielded::ToUnknown => 2,
+        };
+        let is_in_line = self.key.is_of_permit();
+        if is_in_line && !self.take_turn().await {
+            return;
+        }
+        // During a pause, the subscription takes effect. The first attempt then enters the queue as a listener.
+        let listens_soon = is_in_line && !self.listens;
+        if yielded != Yielded::ToNobody || listens_soon {
+            let first = match self.take_over_place(yielded.notified_behind()) {
+                true => REFRESH,
+                false => POLITE,
+            };
+            if !self.pause(self.engine.now() + jittered(first), false).await {
+                return;
+            }
+        }
+        loop {
+            let Some(replied) = self.attempt().await else {
+                return;
+            };
+            let (sent, replied) = replied;
+            let (now, mode) = (replied.now, replied.terms.mode);
+            let place = self.place_after(sent, &replied);
+            let (outcome, unresolved) = judge(&self.engine, replied);
+            if let Some((lease, ttl)) = unresolved {
+                (self.engine).resolve(&self.key, lease, unanswered(ttl));
+            }
+            let Self {
+                engine,
+                key,
+                wakeup,
+                ..
+            } = &*self;
+            match outcome {
+                Outcome::Granted(lease) => {
+                    if let Some(by) = self.woken_by {
+                        engine.tally.woken(by);
+                    }
+                    return engine.event(key, |lane, effects| {
+                        lane.granted(key, wakeup, lease, now, effects);
+                    });
+                }
+                Outcome::Never(error) => {
+                    return engine.event(key, |lane, effects| {
+                        lane.refused_for_good(wakeup, mode, &error, now, effects);
+                    });
+                }
+                Outcome::NotYet(seen) => {
+                    // An unavailable backend gets one attempt per backoff step, whatever deadlines pass.
+                    // In a queue, a process that listens is notified of its turn.
+                    let is_notified =
+                        place != Place::Out && self.listens && self.poll_after.is_none();
+                    let last_attempt = matches!(seen, Seen::Busy(_)) && !is_notified;
+                    let again_at = self.next_attempt(&seen, now);
+                    let refused = Refused { sent, seen, place };
+                    self.engine.event(&self.key, |lane, effects| {
+                        lane.refused(&self.wakeup, refused, now, effects);
+                    });
+                    if !self.pause(again_at, last_attempt).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes over a place that a release entered, behind `notified_behind` processes. Returns `true` if the place needs
+    /// no attempt before the message of its transfer.
+    ///
+    /// A subscription that lingered since the release has its first hint at once, and the transfer, if it came already.
+    /// After a subscription that has not lingered, the first hint causes an attempt.
+    fn take_over_place(&mut self, notified_behind: Option<u32>) -> bool {
+        let Some(queued) = notified_behind else {
+            return false;
+        };
+        self.queued = Some(queued);
+        let hints = self.hints.insert(self.engine.watch(&self.key));
+        self.listens = hints.take_release();
+        self.listens
+    }
+
+    /// Returns the place in the queue of the backend after the attempt with the number `sent`.
+    fn place_after(&mut self, sent: LeaseNumber, replied: &Replied) -> Place {
+        let lease = LeaseNumber::of(replied.lease);
+        match &replied.outcome {
+            Ok(Contended::Waiting {
+                queued: Some(queued),
+                poll_after,
+                ..
+            }) => {
+                self.queued = Some(*queued);
+                let before = self.poll_after.filter(|(it, _)| Some(*it) == *poll_after);
+                let first = || poll_after.map(|it| (it, replied.now));
+                self.poll_after = before.or_else(first);
+                let Terms { mode, limit, .. } = replied.terms;
+                Place::In(QueuePlace { lease, mode, limit })
+            }
+            Err(error) if !error.may_have_taken_effect() => Place::Unchanged,
+            outcome => {
+                self.queued = None;
+                // An earlier attempt under this lease entered the queue, and this one did not refresh it.
+                if matches!(outcome, Ok(Contended::Waiting { .. })) && lease != sent {
+                    self.engine.resolve(&self.key, lease, PLACE);
+                }
+                Place::Out
+            }
+        }
+    }
+
+    /// Makes an attempt, and returns its number with the reply. Returns `None` if no waiter is left.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped only with the runtime.
+    async fn attempt(&mut self) -> Option<(LeaseNumber, Replied)> {
+        let sent = LeaseNumber::of(self.engine.new_lease_id());
+        let now = self.engine.now();
+        let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
+            lane.begin_attempt(&self.wakeup, sent, now, effects)
+        })?;
+        let lease = self.engine.lease_id(lease);
+        let (engine, key, listens) = (&self.engine, &self.key, self.listens);
+        let mut attempt = contend(engine, key, lease, terms, listens, self.engine.now());
+        Some((sent, poll_fn(|cx| attempt.poll_reply(cx)).await))
+    }
+}
+
+impl Drop for AcquireLoop {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        // The end of its runtime drops the task early, and another one would not run.
+        self.engine.home.task_was_dropped();
+        let error = Error::new(ErrorKind::Unavailable).with_source(HomeEnded);
+        self.engine.event(&self.key, |lane, effects| {
+            lane.abandon_all(&self.wakeup, &error, self.engine.now(), effects);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Carries out the effects of lane events: the only place that resolves waiters, wakes loss futures,
+//! resolves releases and starts background work. No mutex is held here.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use super::contender::AcquireLoop;
+use super::{releaser, resolver, watchdog};
+use crate::lock::clock::{Moment, Span};
+use crate::lock::engine::Engine;
+use crate::lock::engine::unresolved::UnknownLease;
+use crate::lock::lane::Lane;
+use crate::lock::lane::effect::{Effects, Given, Granted, Loss, Outgoing, Work};
+use crate::lock::lane::few::Few;
+use crate::lock::lease::LeaseNumber;
+use crate::{Error, ErrorKind, LockKey};
+
+impl Engine {
+    /// Applies one event to the lane of `key`, and carries out its effects.
+    pub(in crate::lock) fn event<R>(
+        self: &Arc<Self>,
+        key: &LockKey,
+        event: impl FnOnce(&mut Lane, &mut Effects) -> R,
+    ) -> R {
+        let mut effects = ManuallyDrop::new(Effects::default());
+        let result = self.lanes.with(key, &mut effects, event);
+        // Most events have no effects, and most effects are of one kind. The drop of each empty list would cost
+        // more than these checks.
+        if !effects.is_empty() {
+            self.carry_out(key, &mut effects);
+        }
+        result
+    }
+
+    /// Empties and frees the lists in this order. Empty ones are not moved.
+    pub(in crate::lock) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
+        let Effects {
+            grants,
+            rejections,
+            losses,
+            reports,
+            deadlines,
+            work,
+            outlive_lane,
+        } = effects;
+        each(rejections, |(reply, error)| {
+            // The acquire may have been dropped.
+            drop(reply.send(Err(error)));
+        });
+        each(losses, |Loss { grant, while_held }| {
+            if while_held {
+                self.lost(&grant);
+            }
+            grant.wake_listeners();
+        });
+        each(grants, |granted| {
+            let Granted {
+                reply,
+                hold,
+                grant,
+                queued,
+            } = granted;
+            self.granted(&grant, hold);
+            // The acquire was dropped concurrently.
+            if let Err(Ok(given)) = reply.send(Ok(Given { grant, queued })) {
+                self.release(&given.grant, hold, None, self.now());
+            }
+        });
+        each(reports, |(report, outcome)| {
+            // The `release` future may have been dropped.
+            drop(report.reply.send(outcome));
+        });
+        each(deadlines, |at| watchdog::set(self, at));
+        each(work, |work| self.start(key, work));
+        if std::mem::take(outlive_lane) {
+            self.lanes.started();
+        }
+    }
+
+    /// Carries out the effects of events in several lanes.
+    pub(in crate::lock) fn carry_out_all(self: &Arc<Self>, all: Vec<(LockKey, Effects)>) {
+        for (key, mut effects) in all {
+            self.carry_out(&key, &mut effects);
+        }
+    }
+
+    fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
+        match work {
+            Work::Contend { wakeup, yielded } => AcquireLoop::new(self, key, wakeup).spawn(yielded),
+            Work::FinishAttempt(attempt) => self.home.spawn(attempt.into_task()),
+            Work::Return => releaser::enqueue(self, key),
+            Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
+            Work::ResolveGranted(Outgoing { lease, ttl }) => {
+                let lease = UnknownLease::granted(lease, self.now() + ttl);
+                resolver::add(self, key, lease);
+            }
+            Work::Resolve { lease, ttl } => self.resolve(key, lease, ttl),
+        }
+    }
+
+    /// Releases a lease of unknown fate in the background, until the backend replies or the lease must have
+    /// expired, at most `ttl` from now.
+    ///
+    /// The time counts from now because a resent attempt, or a renewal without a reply, may have set the
+    /// expiry later than this process can determine.
+    pub(in crate::lock) fn resolve(self: &Arc<Self>, key: &LockKey, lease: LeaseNumber, ttl: Span) {
+        let lease = {
+            let now = self.now();
+            UnknownLease::attempted(lease, now + ttl, now)
+        };
+        resolver::add(self, key, lease);
+    }
+
+    /// Drops the expired leases that a home that has ended did not return.
+    pub(in crate::lock) fn forget_expired(self: &Arc<Self>) {
+        let now = self.now();
+        // Few lanes are expired.
+        let mut expired = Vec::new();
+        self.lanes.inspect_all(|key, lane| {
+            if lane.is_return_over(now) {
+                expired.push(key.clone());
+            }
+        });
+        self.forget(&expired, now);
+    }
+
+    /// As [`forget_expired`](Self::forget_expired), for these lanes.
+    pub(in crate::lock) fn forget(self: &Arc<Self>, expired: &[LockKey], now: Moment) {
+        for key in expired {
+            self.event(key, |lane, effects| lane.forget_if_expired(now, effects));
+        }
+    }
+
+    /// Rejects new acquires and all waiters.
+    ///
+    /// An acquire reads the flag under the mutex of its shard whenever it enters a lane or queues. This
+    /// method locks each shard after it has set the flag, so the acquire sees the flag or is in the queue.
+    pub(in crate::lock) fn close(self: &Arc<Self>) {
+        self.set_closing();
+        let error = Error::new(ErrorKind::ShuttingDown);
+        let all = self
+            .lanes
+            .for_each(|_, lane, effects| lane.dismiss(&error, effects));
+        self.carry_out_all(all);
+    }
+}
+
+/// Carries out the effects of one kind. Most lists have at most one, for which an iterator would cost more.
+fn each<T>(effects: &mut Few<T>, mut carry_out: impl FnMut(T)) {
+    if effects.is_empty() {
+        return;
+    }
+    match std::mem::take(effects) {
+        Few::Empty => {}
+        Few::One(effect) => carry_out(effect),
+        Few::Several(effects) => effects.into_iter().for_each(carry_out),
+    }
+}

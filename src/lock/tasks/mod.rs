@@ -1,0 +1,10 @@
+//! What runs at home: the loops of attempts, renewals, releases, and what a lane event leads to.
+
+pub(super) mod command;
+pub(super) mod contender;
+pub(super) mod dispatch;
+pub(super) mod downgrade;
+pub(super) mod releaser;
+pub(super) mod report;
+pub(super) mod resolver;
+pub(super) mod watchdog;

@@ -1,0 +1,252 @@
+//! The watchdog: one task per manager that renews leases, reports losses, rejects waiters at their deadlines and takes
+//! over commands that do not run near their callers.
+//!
+//! It checks the lanes that are due in the index and sleeps until the next deadline. A lock held for less than a third of its lease thus costs it nothing. It ends when no lane is left.
+//!
+//! After an outage of the backend, all renewals are due at once, so that losses are reported
+//! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every
+//! 50 ms while a lane exists.
+
+use std::sync::{Arc, Weak};
+
+use tokio::sync::Semaphore;
+use tokio::time::sleep_until;
+
+use super::{releaser, resolver};
+use crate::backend::{BackendError, Renewal, Renewed};
+use crate::lock::clock::{Moment, suspended};
+use crate::lock::engine::Engine;
+use crate::lock::engine::home::{Home, HomeEnded};
+use crate::lock::engine::turns::Turns;
+use crate::lock::engine::wake::TICK;
+use crate::lock::table::{DueRenewal, Round};
+use crate::observe::Reply;
+use crate::task::is_panicking;
+use crate::{Error, ErrorKind};
+
+/// The most leases of one command.
+const BATCH: usize = 100;
+
+/// Makes the watchdog check its lanes at `at` or earlier.
+pub(in crate::lock) fn set(engine: &Arc<Engine>, at: Moment) {
+    engine.home.watchdog.set(at, engine.home.clock);
+    start(engine);
+}
+
+/// Starts the task, unless it already runs.
+pub(in crate::lock) fn start(engine: &Arc<Engine>) {
+    if engine.home.watchdog.start() {
+        let running = Running {
+            engine: Arc::downgrade(engine),
+            home: Arc::clone(&engine.home),
+            over: false,
+        };
+        engine.home.spawn(run(running));
+    }
+}
+
+impl Engine {
+    /// Checks that the home runs, as far as is known.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Unavailable`](ErrorKind::Unavailable) if it has ended.
+    #[inline]
+    pub(in crate::lock) fn require_home(self: &Arc<Self>) -> Result<(), Error> {
+        match self.home.may_have_ended() {
+            false => Ok(()),
+            true => self.check_home(),
+        }
+    }
+
+    #[cold]
+    fn check_home(self: &Arc<Self>) -> Result<(), Error> {
+        match self.home.check() {
+            Some(false) => Ok(()),
+            Some(true) => {
+                start(self);
+                releaser::start(self);
+                resolver::start(self);
+                Ok(())
+            }
+            None => Err(Error::new(ErrorKind::Unavailable).with_source(HomeEnded)),
+        }
+    }
+}
+
+/// Reports the end of the task, even if its runtime drops it.
+struct Running {
+    /// An unused manager must be droppable.
+    engine: Weak<Engine>,
+    home: Arc<Home>,
+    over: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.home.watchdog.stopped();
+        if !self.over {
+            self.home.task_was_dropped();
+        }
+        // After a panic of a subscriber or waker of the program, or an entry that was added between the last check and
+        // the flag. A home that has ended drops a new task as well.
+        if (self.over || is_panicking())
+            && let Some(engine) = self.engine.upgrade()
+            && engine.lanes.has_deadlines()
+        {
+            start(&engine);
+        }
+    }
+}
+
+async fn run(mut running: Running) {
+    let Some(mut recoveries) = running.engine.upgrade().map(|it| it.backend.recoveries()) else {
+        return;
+    };
+    let home = Arc::clone(&running.home);
+    let alarm = &home.watchdog;
+    let mut known_suspends = suspended();
+    let mut ticked = false;
+    let mut rounds = None;
+    loop {
+        // Held only for one round, so the manager can be dropped.
+        let Some(engine) = running.engine.upgrade() else {
+            running.over = true;
+            return;
+        };
+        let now = engine.now();
+        if suspended() > known_suspends {
+            known_suspends = suspended();
+            reject_late(&engine, now);
+        }
+        let wakes_at = match alarm.time() {
+            Some(at) if at > now => at,
+            due => {
+                if let Some(due) = due {
+                    engine.tally.watchdog_late(now.since(due));
+                }
+                alarm.clear();
+                if let Some(next) = round(&engine, &home, now) {
+                    alarm.next(next);
+                    continue;
+                }
+                running.over = true;
+                return;
+            }
+        };
+        if std::mem::take(&mut ticked) {
+            rounds = home
+                .releases
+                .take_over_if_stuck(rounds, || releaser::take_over(&engine));
+            // Only after a tick, because each of many brief locks would start and end a task otherwise.
+            if engine.lanes.forget_if_empty() {
+                alarm.clear();
+                continue;
+            }
+        }
+        drop(engine);
+        let wakes_at = wakes_at.min(now + TICK);
+        tokio::select! {
+            biased;
+            () = sleep_until(wakes_at.into()) => ticked = true,
+            () = alarm.earlier.notified() => {}
+            _ = recoveries.next() => {
+                if let Some(engine) = running.engine.upgrade() {
+                    mark_suspect(&engine, &home);
+                }
+            }
+        }
+    }
+}
+
+/// Makes the renewals of all held locks due.
+fn mark_suspect(engine: &Arc<Engine>, home: &Home) {
+    let now = engine.now();
+    let all = engine.lanes.for_each(|_, lane, _| lane.mark_suspect(now));
+    engine.carry_out_all(all);
+    home.watchdog.next(now);
+}
+
+fn reject_late(engine: &Arc<Engine>, now: Moment) {
+    let all = engine.lanes.for_each(|key, lane, effects| {
+        lane.reject_late(now, effects);
+        lane.admit(key, now, effects);
+    });
+    engine.carry_out_all(all);
+}
+
+/// Runs one round. Returns the time of the next one, or `None` if no lane is left to check.
+fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> {
+    let Round {
+        renewals,
+        effects,
+        next,
+    } = engine
+        .lanes
+        .look(now, || home.unresolved.attempt_left_behind());
+    // No renewal may be sent after a release, so the lanes of these renewals delay their release until
+    // the reply.
+    let mut turns = Turns::default();
+    for batch in engine.in_batches(renewals.into_iter().flatten(), BATCH, |due| &due.key) {
+        let turns = turns.of(engine, &batch[0].key);
+        let renewal = renew(Arc::clone(engine), batch, turns);
+        home.spawn(renewal);
+    }
+    engine.carry_out_all(effects);
+    next
+}
+
+/// Sends one batch, concurrently with other batches and rounds. A batch that hangs delays only batches
+/// of its group that wait for its turn.
+async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore>) {
+    let _turn = turns.acquire().await;
+    // After the wait, in which a due renewal takes less memory than the renewal.
+    let renewals = batch.into_iter().map(|due| {
+        let DueRenewal {
+            key,
+            lease,
+            ttl,
+            mode,
+        } = due;
+        Renewal::new(key, engine.lease_id(lease), ttl).with_mode(mode)
+    });
+    let mut batch: Vec<_> = renewals.collect();
+    // Locks may have been released or lost during the wait, and must not be renewed.
+    let now = engine.now();
+    batch.retain(|renewal| {
+        engine.event(&renewal.key, |lane, effects| {
+            lane.still_wants(renewal, now, effects)
+        })
+    });
+    if batch.is_empty() {
+        return;
+    }
+    let sent_at = engine.now();
+    // Only the end of the runtime drops this await; the leases then expire and the guards report it.
+    let outcomes = Arc::clone(&engine.backend).renew(batch.clone()).await;
+    engine.renewed(&batch, &outcomes);
+    for (renewal, outcome) in batch.iter().zip(&outcomes) {
+        engine.tally.renewed(match outcome {
+            Ok(Renewed::Renewed | Renewed::Wanted) => Reply::Done,
+            Ok(Renewed::NotHeld) => Reply::NotHeld,
+            Err(_) => Reply::Failed,
+        });
+        replied(&engine, renewal, sent_at, outcome);
+    }
+}
+
+fn replied(
+    engine: &Arc<Engine>,
+    renewal: &Renewal,
+    sent_at: Moment,
+    outcome: &Result<Renewed, BackendError>,
+) {
+    engine.event(&renewal.key, |lane, effects| {
+        // Reads the clock for each lane: a loss that a caller has observed must not be undone.
+        let now = engine.now();
+        lane.renewed(renewal, sent_at, outcome, now, effects);
+    });
+}
+
+#[cfg(test)]
+mod tests;

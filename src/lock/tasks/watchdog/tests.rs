@@ -1,0 +1,129 @@
+//! The start and the end of the watchdog's task.
+
+use futures_util::FutureExt as _;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use super::*;
+use crate::backend::{Erased, Memory};
+use crate::lock::acquire::Acquire;
+use crate::lock::engine::options::Options;
+use crate::lock::tests::{MS, SECOND, Slow};
+use crate::{LockKey, LockManager};
+
+/// Returns an engine and its home, the runtime of this test.
+fn engine() -> (Arc<Engine>, Arc<Home>) {
+    let backend = Erased::new(Memory::new());
+    let engine = Arc::new(Engine::new(backend, Options::default(), None));
+    let home = Arc::clone(&engine.home);
+    (engine, home)
+}
+
+fn acquire(engine: &Arc<Engine>, key: &'static str) -> Acquire {
+    Acquire::new(Arc::clone(engine), LockKey::new(key).into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn alarm_without_task_delays_no_renewal() {
+    let (engine, home) = engine();
+    // The time was set for a lock that was released before its watchdog started.
+    home.watchdog.set(Moment::now() + SECOND, home.clock);
+    let guard = acquire(&engine, "a").await.expect("free");
+    sleep(100 * SECOND).await;
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_locks_take_one_task() {
+    let (engine, _home) = engine();
+    let keys = ["a", "b", "c", "d", "e"];
+    let mut guards = Vec::new();
+    for key in keys {
+        guards.push(acquire(&engine, key).await.expect("free"));
+        sleep(SECOND).await;
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn task_ends_with_last_lane() {
+    let (engine, home) = engine();
+    for _ in 0..5 {
+        drop(acquire(&engine, "a").await.expect("free"));
+        assert!(home.watchdog.is_running());
+        sleep(2 * TICK).await;
+        assert!(!home.watchdog.is_running());
+    }
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn brief_locks_share_one_task() {
+    let (engine, home) = engine();
+    for _ in 0..5 {
+        drop(acquire(&engine, "a").await.expect("free"));
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        assert!(home.watchdog.is_running());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_entered_at_end_of_task_is_watched() {
+    let (engine, home) = engine();
+    // A task is about to end, and has made its last check.
+    assert!(home.watchdog.start());
+    let held = acquire(&engine, "a").lease(SECOND).await.expect("free");
+    drop(Running {
+        engine: Arc::downgrade(&engine),
+        home: Arc::clone(&home),
+        over: true,
+    });
+    assert!(home.watchdog.is_running(), "another one");
+    let _other = acquire(&engine, "b").await.expect("free");
+    // The lock is held for longer than its lease.
+    let next = acquire(&engine, "a").wait(2 * SECOND).await;
+    assert!(next.is_ok() && !held.is_held(), "{next:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn resume_rejects_waiters_past_deadline() {
+    let (engine, _home) = engine();
+    let _guard = acquire(&engine, "a").await.expect("free");
+    let mut late = acquire(&engine, "a").wait(SECOND).into_future();
+    assert!((&mut late).now_or_never().is_none());
+    // Timers did not advance during the suspend.
+    reject_late(&engine, Moment::now() + SECOND);
+    let outcome = late.now_or_never().expect("without waiting");
+    assert!(outcome.expect_err("held").is_busy());
+}
+
+#[tokio::test(start_paused = true)]
+async fn recovery_of_backend_renews_at_once() {
+    let backend = Slow::default();
+    let locks = LockManager::builder(backend.clone()).build();
+    let guard = locks.expect("defaults").acquire("k").await.expect("free");
+    sleep(SECOND).await;
+    let before = guard.remaining();
+    for recovery in &*backend.recoveries.lock().expect("no panic") {
+        recovery.hint();
+    }
+    sleep(MS).await;
+    assert!(guard.remaining() > before);
+}
+
+#[cfg(feature = "test-util")]
+#[tokio::test(start_paused = true)]
+async fn resume_is_detected_within_tick() {
+    let (engine, _home) = engine();
+    let _guard = acquire(&engine, "a").await.expect("free");
+    let mut late = acquire(&engine, "a").wait(5 * SECOND).into_future();
+    assert!((&mut late).now_or_never().is_none());
+    // Starts the task.
+    sleep(TICK).await;
+    crate::test_util::suspend(6 * SECOND);
+    sleep(2 * TICK).await;
+    let outcome = late.now_or_never().expect("rejected");
+    assert!(outcome.expect_err("held").is_busy());
+}
