@@ -1,41 +1,35 @@
 //! The engine: locks by key, without HTTP and without any particular backend.
 //!
-//! # Files
+//! # Rooms
 //!
-//! | files | responsibility |
+//! A room names those above it in this table, and none below.
+//!
+//! | room | responsibility |
 //! |---|---|
-//! | [`manager`], [`builder`], [`options`], [`snapshot`] | the public handle, its settings, its view of the locks |
-//! | [`forced`] | the forced release of one holder, a part of the public handle |
-//! | [`acquire`], [`entry`], [`pending`], [`claim`], [`seats`], [`room`] | an acquire: its options, its first event, its wait |
-//! | [`first_attempt`], [`attempt`], [`command`] | the first attempt of an acquire; one command that acquires, from its request to the meaning of its reply |
-//! | [`guard`], [`held`], [`grant`], [`lost`], [`ending`] | what an acquire returns: the hold, the state that its views share, its loss and the reason |
-//! | [`lane`], [`lease`], [`effect`], [`few`] | one key in this process: a state machine without I/O, and the effects of its events |
-//! | [`table`], [`counts`], [`deadlines`], [`engine`], [`dispatch`] | all lanes, their numbers, the index of their deadlines, and the one place that carries out effects |
-//! | [`contender`], [`line`], [`yielded`], [`place`] | the acquire loop of a key that another process holds, its turns, and its place in the queue |
-//! | [`watchdog`], [`wake`] | renewals, deadlines and checks of overdue work |
-//! | [`downgrade`] | makes the exclusive lock of a guard shared |
-//! | [`releaser`], [`release_queue`] | releases, in batches; the return of a lease with waiters, which keeps or releases it |
-//! | [`resolver`], [`unresolved`], [`backlog`] | leases of unknown fate, released without their lanes |
-//! | [`home`] | the one place in which all of this runs |
-//! | [`clock`], [`timeout`] | time that includes suspends |
-//! | [`report`], `gauges`, `trace_keys` | counts and logs, gauges for the metrics recorder, keys in traces |
-//! | `view`, `hot` | what the dashboard shows: lanes, and the keys that wait most often |
-//! | `by_hand` | views of held locks for tests of handlers |
+//! | [`clock`] | time that includes suspends, and waits with a deadline |
+//! | [`lease`] | one lease of this process: its renewals and hand-offs; its grant, which the guards share; its loss and the reason |
+//! | [`lane`] | one key in this process: a state machine without I/O, its queue, its attempts and its holds, and the effects of its events |
+//! | [`table`] | all lanes by key, the index of their deadlines, their numbers |
+//! | [`engine`] | what all handles and tasks of a manager share: its options, its home, the releases that are due or unconfirmed |
+//! | [`tasks`] | what runs at home: acquire loops, renewals, releases; the one place that carries out effects |
+//! | [`acquire`] | an acquire: its options, its first event, its first attempt, its wait, and the guard that it returns |
+//! | [`api`] | the public handle, its settings, its view of the locks, forced releases |
+//! | `view` | what operators see: lanes, in frames |
 //!
 //! # Life of a lock
 //!
 //! Each key has one *lane* per process ([`lane`]), and one for each owner that asks for a permit: a state machine under
 //! the mutex of its shard of the table ([`table`]). Acquires, guards and background tasks send it events. An event
-//! changes the state under the mutex and fills one [`lane::effect::Effects`] value; [`dispatch`] carries it out after the mutex
-//! is free. No other file resolves a waiter, reports a release or wakes a loss future.
+//! changes the state under the mutex and fills one [`Effects`](lane::effect::Effects) value;
+//! [`dispatch`](tasks::dispatch) carries it out after the mutex is free. No other file resolves a waiter, reports a release or wakes a loss future.
 //!
 //! Two kinds of work are no effects. The event by which an acquire begins to contend returns the wakeup of its first
-//! attempt, whose task the acquire starts at its first poll ([`entry`], [`pending`]). An event that gives a loop
-//! something to do notifies it under the mutex: that only stores a permit and schedules its task.
+//! attempt, whose task the acquire starts at its first poll ([`entry`](acquire::entry),
+//! [`pending`](acquire::pending)). An event that gives a loop something to do notifies it under the mutex: that only stores a permit and schedules its task.
 //!
 //! The column *task* names the background task that the next phase needs to make progress: `attempt` is the task of a
-//! [`first_attempt`], `loop` an acquire loop ([`contender`]), `releaser` a task of [`releaser`], `watchdog` the task of
-//! [`watchdog`]. The tasks of first attempts and of releases run near the caller, all others at home.
+//! [`first_attempt`](acquire::first_attempt), `loop` an acquire loop ([`contender`](tasks::contender)), `releaser` a task
+//! of [`releaser`](tasks::releaser), `watchdog` the task of [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home.
 //!
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|
