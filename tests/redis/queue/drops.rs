@@ -273,7 +273,8 @@ fn restored_place_of_idle_process_delays_once() {
         world
             .server
             .cli(&["ZADD", QUEUE, "0", &lease, &deadline, &mark]);
-        assert_eq!(is_subscribed(), subscribed);
+        // On a busy machine, the subscription may have ended by now, and the place is passed over.
+        assert!(subscribed || !is_subscribed());
         let released = world.release(guard);
         let granted = world.others.block_on(other).unwrap();
         let waited = granted.saturating_duration_since(released);
