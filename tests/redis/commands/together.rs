@@ -202,7 +202,8 @@ async fn batched_shared_acquires_return_reply_per_key() {
     assert_eq!(server.cli(&["HGET", "lock:endless", "field"]), "precious");
     assert_eq!(server.cli(&["HLEN", "lock:read"]), "3");
     assert_eq!(server.cli(&["HLEN", "lock:one"]), "3");
-    assert_eq!(sent, 2);
+    // One alone and one for the others. On a busy machine, the task of the batch before may still run, and takes all.
+    assert!((1..=2).contains(&sent), "{sent} calls");
 }
 
 #[tokio::test]
