@@ -55,7 +55,8 @@ async fn with(fault: &Fault, port: u16, rendering: PrometheusHandle) -> Recordin
     let stall = Stall::watch();
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
-    let managers = [connect(fault, &proxy).await, connect(fault, &proxy).await];
+    let url = fault.url(&server, &proxy);
+    let managers = [connect(fault, &url).await, connect(fault, &url).await];
     let history = History::default();
     let mut recording = Recording::default();
     let mut scrape = || {
@@ -97,8 +98,8 @@ async fn with(fault: &Fault, port: u16, rendering: PrometheusHandle) -> Recordin
 }
 
 /// Returns a manager as in a separate process.
-async fn connect(fault: &Fault, proxy: &Proxy) -> LockManager {
-    let backend = RedisBackend::builder(proxy.url()).response_timeout(1_500 * MS);
+async fn connect(fault: &Fault, url: &str) -> LockManager {
+    let backend = RedisBackend::builder(url).response_timeout(1_500 * MS);
     let backend = backend.connect_timeout(SECOND).connect().await;
     let builder = LockManager::builder(backend.expect("the server is there"));
     builder.watchdog_timeout(fault.lease).build().unwrap()

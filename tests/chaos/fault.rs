@@ -37,7 +37,7 @@ enum Kind {
     SubscriptionsDenied,
     /// The proxy drops the messages of subscriptions, which no process notices.
     MessagesDropped,
-    /// A handler blocks the only thread.
+    /// A handler blocks the only thread. The managers renew on threads of their own.
     Blocked,
 }
 
@@ -62,6 +62,14 @@ const OUTAGE: Duration = Duration::from_secs(5);
 const LONG_OUTAGE: Duration = Duration::from_secs(30);
 
 impl Fault {
+    /// Returns the address for the managers. The proxy runs on the thread that a handler blocks.
+    pub(crate) fn url(&self, server: &RedisServer, proxy: &Proxy) -> String {
+        match self.kind {
+            Kind::Blocked => server.url(),
+            _ => proxy.url(),
+        }
+    }
+
     /// Returns an alert that may fire or not: the outage hardly lasts longer than what the alert waits for.
     pub(crate) fn may_fire(&self) -> &'static str {
         match self.kind {
@@ -144,8 +152,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "blocked",
         lease: SHORT,
-        loses: true,
-        alerts: &[LOST, WATCHDOG_LATE],
+        loses: false,
+        alerts: &[],
         kind: Kind::Blocked,
     },
 ];
