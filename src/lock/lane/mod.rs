@@ -3,18 +3,14 @@
 //! A lane is a state machine without I/O or tasks of its own. Each method that takes
 //! [`Effects`](effect::Effects) is one event of the table in [`super`]: it changes the state under
 //! the mutex of the lane table, and adds to the effects the work for after the mutex is free. The events
-//! have one file per phase:
+//! have one folder per phase:
 //!
-//! | file | responsibility |
+//! | file or folder | responsibility |
 //! |---|---|
-//! | `state` | the state, and the queries that all events share |
-//! | `entering` | an acquire enters |
-//! | `contending`, `attempting` | the task that contends for the key: its start and end, its attempts and pauses |
-//! | `held`, `tenure`, `holding`, `group`, `readers`, `renewing` | the events of a held lease, its owners and their holds, the replies to renewals |
-//! | `downgrading` | an exclusive lease becomes shared |
-//! | `returning` | the lease is returned to the backend |
-//! | `queue`, `waiters`, `pace`, `estimate` | the queue, its list, its speed, the time until it is empty |
-//! | `looking` | the checks by the watchdog |
+//! | `state`, `effect`, `few` | the state, and the queries that all events share; the effects of an event, and their lists |
+//! | `contending` | the loop that contends for the key: its start and end, its attempts and pauses, the first attempt, the checks by the watchdog |
+//! | `holding` | the holds of an owner; the events of a held lease, its renewals, its downgrade and its return |
+//! | `queue` | how acquires enter and leave the queue, whom a grant serves, the time until it is empty |
 
 pub(super) mod contending;
 pub(super) mod effect;
