@@ -108,12 +108,19 @@ async fn repeated_ends_meet_backoff() {
     let _guard = locks.acquire("k").await.unwrap();
     let before = proxy.accepted();
     let start = Instant::now();
+    let mut ends = 0;
     while start.elapsed() < SECOND {
         proxy.cut();
+        ends += 1;
         sleep(5 * MS).await;
     }
     let dials = proxy.accepted() - before;
-    assert!((1..=30).contains(&dials), "{dials} dials");
+    // A renewal in flight dials at once, so a busy machine dials more often than the backoff. Without a backoff, each
+    // end is followed by a dial.
+    assert!(
+        (1..=ends / 2).contains(&dials),
+        "{dials} dials after {ends} ends"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

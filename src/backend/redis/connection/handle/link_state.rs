@@ -14,6 +14,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_millis(400);
 const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
 /// A server that ended a link within this time of the last one is the same server.
 const STEADY: Duration = Duration::from_secs(2);
+
 /// The current link, and the failures to replace it.
 #[derive(Default)]
 pub(super) struct LinkState {
@@ -113,5 +114,28 @@ impl LinkState {
     /// Returns `true` if it was the current link.
     pub(super) fn discard(&mut self, link: &Arc<Link>) -> bool {
         self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_while_server_ends_links() {
+        let mut state = LinkState::default();
+        assert_eq!(state.ended(), Duration::ZERO);
+        let mut expected = FIRST_BACKOFF;
+        for _ in 0..10 {
+            advance(STEADY / 2).await;
+            let pause = state.ended();
+            let about = expected.mul_f64(0.89)..expected.mul_f64(1.11);
+            assert!(about.contains(&pause), "{pause:?}");
+            expected = (expected * 2).min(LONGEST_BACKOFF);
+        }
+        advance(STEADY * 2).await;
+        assert_eq!(state.ended(), Duration::ZERO);
     }
 }
