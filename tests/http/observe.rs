@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::routing::{get, post};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::backend::BackendErrorKind;
+use tower_lock::keys::ByPath;
 use tower_lock::{
     Held, LockKey, LockLayer, LockManager, LockScope, LockScopeLayer, OnUnavailable, Owner,
 };
@@ -61,7 +62,7 @@ fn loss_is_logged_once_without_key() {
 }
 
 /// Requests through this layer, which lets them run without their lock.
-async fn unlocked(layer: LockLayer<tower_lock::keys::ByPath>, requests: u32) {
+async fn unlocked(layer: LockLayer<ByPath>, requests: u32) {
     let service = layer.layer(service_fn(async |_: http::Request<String>| {
         Ok::<_, Infallible>(http::Response::new(String::new()))
     }));
@@ -72,19 +73,22 @@ async fn unlocked(layer: LockLayer<tower_lock::keys::ByPath>, requests: u32) {
     }
 }
 
-fn down() -> LockLayer<tower_lock::keys::ByPath> {
+fn down() -> LockLayer<ByPath> {
     LockLayer::by_path(broken(BackendErrorKind::Unavailable))
 }
 
 #[test]
 fn unlocked_requests_are_counted_by_option() {
     let passing = || down().on_unavailable(OnUnavailable::Pass);
-    for (layer, labels) in [
-        (passing(), r#"option="on_unavailable""#),
-        (down().observe_only(), r#"option="observe_only""#),
-    ] {
+    let observing = || down().observe_only();
+    let layers: [(&dyn Fn() -> LockLayer<ByPath>, _); 2] = [
+        (&passing, r#"option="on_unavailable""#),
+        (&observing, r#"option="observe_only""#),
+    ];
+    for (layer, labels) in layers {
         let recorder = Recorder::new();
-        recorder.run(|| logged(unlocked(layer, 3)));
+        // Built in the paused runtime, the manager lives there, and its last report meets the recorder of this thread.
+        recorder.run(|| logged(async { unlocked(layer(), 3).await }));
         let unlocked = format!("tower_lock_unlocked_total{{{labels}}}");
         assert_eq!(recorder.read().count(&unlocked), 3);
     }

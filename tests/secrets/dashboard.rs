@@ -11,7 +11,7 @@ use tower_lock::{ErrorKind, LockManager};
 
 use crate::canary::{Canary, KEY, admit, assert_no_login, at};
 use crate::observed::observed;
-use crate::support::engine::{MS, SECOND};
+use crate::support::engine::SECOND;
 use crate::support::redis_server::RedisServer;
 
 /// Returns the headers and the body of a response, and of a stream its first two frames.
@@ -64,7 +64,7 @@ fn dashboard_shows_no_login_and_logs_no_key() {
                 ErrorKind::PermitsExhausted => acquire.permits(1),
                 _ => acquire,
             };
-            let error = acquire.wait(20 * MS).await.unwrap_err();
+            let error = acquire.wait(SECOND).await.unwrap_err();
             assert_eq!(error.kind(), kind);
             canary.silent(&format!("{error} {error:?}"));
         }
