@@ -269,6 +269,11 @@ impl Background {
         Self::near().map(|handle| RuntimeId::Tokio(handle.id()))
     }
 
+    /// Returns `true` if [`spawn_near`](Self::spawn_near) starts a task in the runtime of the caller.
+    pub(crate) fn is_near(self) -> bool {
+        Self::near().is_some()
+    }
+
     fn near() -> Option<Handle> {
         let handle = Handle::try_current().ok();
         handle.filter(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread)
@@ -302,10 +307,19 @@ impl Background {
 
 /// The runtime of a caller that runs a task.
 #[cfg(feature = "redis")]
+#[derive(Debug, Clone)]
 pub(crate) struct Near(Handle);
 
 #[cfg(feature = "redis")]
 impl Near {
+    /// Starts a detached task. A runtime that has ended drops it unstarted.
+    pub(crate) fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        drop(self.0.spawn(task));
+    }
+
     /// Returns `true` if the runtime begins no task within `limit`. One that ended drops its tasks, and blocks none.
     pub(crate) async fn is_blocked(&self, limit: Duration) -> bool {
         timeout(limit, self.0.spawn(async {})).await.is_err()

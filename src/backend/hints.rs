@@ -4,7 +4,7 @@ mod pending;
 mod several;
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use self::pending::{Pending, Receiver};
 use self::several::Several;
@@ -40,6 +40,12 @@ impl Hint {
 #[derive(Debug)]
 pub struct Hints {
     source: HintSource,
+}
+
+/// A task that waits for hints, and that the sender of a hint may poll.
+pub(crate) trait PollEarly: Send + Sync {
+    /// Polls the task on this thread, which must not block and holds no mutex. Returns `false` if that is not possible now.
+    fn poll_early(&self) -> bool;
 }
 
 #[derive(Debug)]
@@ -83,6 +89,13 @@ impl Hints {
         }
     }
 
+    /// Lets the sender poll the task that waits, if these are the hints of one store.
+    pub(crate) fn poll_early(&self, task: Weak<dyn PollEarly>) {
+        if let HintSource::One(pending) = &self.source {
+            pending.poll_early(task);
+        }
+    }
+
     /// Receives the hint of a release that has arrived. Returns `false` if none has, or if these are hints of several
     /// stores.
     pub(crate) fn take_release(&mut self) -> bool {
@@ -119,6 +132,11 @@ impl HintSender {
         self.pending.add(hint);
     }
 
+    /// Sends a hint as [`send`](Self::send), and polls the task that waits if possible.
+    pub(crate) fn send_and_poll(&self, hint: Hint) {
+        self.pending.add_and_poll(hint);
+    }
+
     /// Returns `true` if the waiter dropped its [`Hints`], so that its subscription can end.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -128,6 +146,10 @@ impl HintSender {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
     use uuid::Uuid;
 
     use super::*;
@@ -186,6 +208,48 @@ mod tests {
         sender.clone().send(Hint::transferred(lease(7)));
         assert_eq!(waiter.await.unwrap(), Hint::transferred(lease(7)));
         assert!(sender.is_closed());
+    }
+
+    /// A task that can be polled early, or cannot.
+    #[derive(Default)]
+    struct Waiter {
+        can_be_polled: bool,
+        polls: AtomicUsize,
+        wakes: AtomicUsize,
+    }
+
+    impl PollEarly for Waiter {
+        fn poll_early(&self) -> bool {
+            self.polls.fetch_add(1, Ordering::SeqCst);
+            self.can_be_polled
+        }
+    }
+
+    impl Wake for Waiter {
+        fn wake(self: Arc<Self>) {
+            self.wakes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn task_that_cannot_be_polled_is_woken() {
+        for can_be_polled in [true, false] {
+            let (sender, mut hints) = Hints::channel();
+            let waiter = Arc::new(Waiter {
+                can_be_polled,
+                ..Waiter::default()
+            });
+            hints.poll_early(Arc::downgrade(&waiter) as _);
+            let waker = Waker::from(Arc::clone(&waiter));
+            let mut next = pin!(hints.next());
+            let mut poll = || next.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(poll().is_pending());
+            sender.send_and_poll(Hint::Released);
+            assert_eq!(waiter.polls.load(Ordering::SeqCst), 1);
+            let wakes = usize::from(!can_be_polled);
+            assert_eq!(waiter.wakes.load(Ordering::SeqCst), wakes);
+            assert_eq!(poll(), Poll::Ready(Hint::Released));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -30,3 +30,4 @@ pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
 
 pub(crate) use contract::LATE;
 pub(crate) use erased::{BoxFuture, Erased, ErasedBackend};
+pub(crate) use hints::PollEarly;

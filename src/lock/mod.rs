@@ -138,7 +138,8 @@
 //! [`LockManagerBuilder::runtime`]. Renewals, deadlines, acquire loops and retries run there, so a runtime of callers that
 //! idles, blocks or ends affects no lock. Only first attempts and first releases are sent near the caller, because a
 //! change of threads costs more than a script call: from its runtime if that has timers and several threads, and from
-//! home otherwise. What is sent near the caller and has no reply after one response timeout is repeated or released from
+//! home otherwise. A message for an acquire loop is read there as well, and its reader polls the loop: an attempt that
+//! changed threads first would come after those of clients outside the queue. What is sent near the caller and has no reply after one response timeout is repeated or released from
 //! home.
 //!
 //! A task at home that is dropped before its end makes the home suspect: the next acquire checks whether the home has

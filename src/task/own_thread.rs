@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::sync::oneshot;
 
 /// A thread with a runtime of its own, which the first task starts. It ends when this value is dropped.
@@ -67,6 +67,12 @@ impl OwnThread {
         if let Some(handle) = self.handle() {
             drop(handle.spawn(task));
         }
+    }
+
+    /// Makes the runtime of the thread the one in which the caller creates timers and starts tasks. `None` before the first
+    /// task.
+    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+        Some(self.started.get()?.handle.enter())
     }
 
     /// Returns `true` if tasks run. Starts the thread if necessary.

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
-use super::Hint;
+use super::{Hint, PollEarly};
 use crate::backend::LeaseId;
 
 /// The most transfers that a waiter keeps. Several lanes of a key with permits receive the transfers of all.
@@ -27,6 +27,23 @@ struct PendingState {
     transferred: VecDeque<LeaseId>,
     /// The waker of the last task that polled for a hint.
     waker: Option<Waker>,
+    /// The task that waits, if the sender of a hint may poll it.
+    task: Option<Weak<dyn PollEarly>>,
+}
+
+impl PendingState {
+    /// Adds a hint. With too many transfers, the key may be free instead, which causes an attempt as well.
+    fn add(&mut self, hint: Hint) {
+        match hint {
+            Hint::Released => self.released = true,
+            Hint::Transferred { lease } if self.transferred.contains(&lease) => {}
+            Hint::Transferred { .. } if self.transferred.len() == MOST_TRANSFERS => {
+                self.transferred.clear();
+                self.released = true;
+            }
+            Hint::Transferred { lease } => self.transferred.push_back(lease),
+        }
+    }
 }
 
 impl Pending {
@@ -57,18 +74,27 @@ impl Pending {
         std::mem::take(&mut self.state().released)
     }
 
-    /// Adds a hint. With too many transfers, the key may be free instead, which causes an attempt as well.
+    pub(super) fn poll_early(&self, task: Weak<dyn PollEarly>) {
+        self.state().task = Some(task);
+    }
+
+    /// Adds a hint, and polls the waiter. Wakes it if that is not possible.
+    pub(super) fn add_and_poll(&self, hint: Hint) {
+        let task = self.state().task.as_ref().and_then(Weak::upgrade);
+        if let Some(task) = task {
+            self.state().add(hint);
+            if task.poll_early() {
+                return;
+            }
+        }
+        // Equal hints are one.
+        self.add(hint);
+    }
+
+    /// Adds a hint, and wakes the waiter.
     pub(super) fn add(&self, hint: Hint) {
         let mut state = self.state();
-        match hint {
-            Hint::Released => state.released = true,
-            Hint::Transferred { lease } if state.transferred.contains(&lease) => {}
-            Hint::Transferred { .. } if state.transferred.len() == MOST_TRANSFERS => {
-                state.transferred.clear();
-                state.released = true;
-            }
-            Hint::Transferred { lease } => state.transferred.push_back(lease),
-        }
+        state.add(hint);
         let waker = state.waker.take();
         // Waking runs code of the waiter's runtime, which must not run under the mutex.
         drop(state);

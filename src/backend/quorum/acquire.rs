@@ -54,7 +54,12 @@ impl Candidacy {
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
-            self.ask(node, Fence::Propose(proposal));
+            if self.inner.is_behind(node) {
+                let behind = Err(fault::behind());
+                self.election.cast(node, behind, began);
+            } else {
+                self.ask(node, Fence::Propose(proposal));
+            }
         }
         let elected = match self.answers(Election::standing).await {
             Some(counter) => self.agree(counter.max(proposal)).await,

@@ -6,6 +6,8 @@ use crate::backend::{BackendError, BackendErrorKind};
 enum Cause {
     #[error("node is busy with an earlier command for this lease")]
     Engaged,
+    #[error("node has not confirmed earlier releases")]
+    Behind,
     #[error("{}", same_server(.0))]
     SameServer((usize, usize)),
     #[error("of {nodes} nodes, {failed} failed and {silent} did not reply")]
@@ -35,6 +37,11 @@ pub(super) fn duplicate(nodes: (usize, usize)) -> BackendError {
 /// Creates the error of a node to which nothing was sent, because a command is in flight.
 pub(super) fn engaged() -> BackendError {
     BackendError::unknown(Cause::Engaged)
+}
+
+/// Creates the error of a node to which nothing was sent, because it owes the replies to too many releases.
+pub(super) fn behind() -> BackendError {
+    BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind)
 }
 
 /// Creates the error of too few outcomes. `silent`: the number of nodes without a reply. `unsettled`: a lease may

@@ -12,11 +12,14 @@
 //! | claimed | is not sent | is left to the claim | in, or certainly out |
 //! | claimed and stalled | is not sent | is sent: claimed again | |
 //!
+//! A node owes the release of an unwanted lease that it may hold, without a claim. The ledger keeps the names of these
+//! leases per node, so nothing searches all leases, of which a process may hold many.
+//!
 //! An entry is removed when its lease is unwanted and out everywhere, or when it must have expired and has
 //! no claim. A wanted lease keeps its entry: a reply to an earlier command may arrive between two claims of
 //! a repeated attempt.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +34,10 @@ type KeyLease = (LockKey, LeaseId);
 /// that is driven ends before.
 const STALLED: Duration = Duration::from_secs(2);
 
+/// The number of owed releases at which a node receives no further votes, those in flight aside. Each vote that it took
+/// without a reply would leave another release, until its lease expires.
+pub(super) const FULL: usize = 10_000;
+
 #[derive(Debug)]
 pub(super) struct Ledger {
     nodes: usize,
@@ -40,6 +47,8 @@ pub(super) struct Ledger {
 #[derive(Debug, Default)]
 struct Entries {
     leases: HashMap<KeyLease, Entry>,
+    /// The leases whose release each node owes, the oldest first. Some may be confirmed, wanted or expired by now.
+    owed: Vec<VecDeque<KeyLease>>,
     /// The number of entries at which expired ones are removed. It is then set to twice the remaining
     /// number.
     sweep_at: usize,
@@ -49,9 +58,52 @@ struct Entries {
 impl Entries {
     fn sweep(&mut self) {
         let now = Instant::now();
-        let stays = |entry: &Entry| entry.until > now || entry.is_claimed();
-        self.leases.retain(|_, entry| stays(entry));
+        self.leases.retain(|_, entry| !entry.has_expired(now));
         self.sweep_at = 64.max(2 * self.leases.len());
+    }
+
+    /// Sets the state of a node whose claim has ended.
+    fn settle(&mut self, node: usize, name: &KeyLease, state: NodeState) {
+        let Some(entry) = self.leases.get_mut(name) else {
+            return;
+        };
+        entry.nodes[node] = state;
+        if entry.is_over() {
+            self.leases.remove(name);
+        } else if entry.unwanted && state == NodeState::In && !entry.owed_by.contains(&node) {
+            entry.owed_by.push(node);
+            // Most late votes are released at once, and nothing else looks for what is owed then.
+            self.first_owed(node, Instant::now());
+            self.owed[node].push_back(name.clone());
+        }
+    }
+
+    /// Returns the first lease whose release the node owes. Removes those before it that it does not owe any more, and
+    /// those that must have expired.
+    fn first_owed(&mut self, node: usize, now: Instant) -> Option<&KeyLease> {
+        while let Some(name) = self.owed[node].front() {
+            if let Some(entry) = self.leases.get_mut(name) {
+                if entry.is_owed_by(node, now) {
+                    break;
+                }
+                entry.owed_by.retain(|it| *it != node);
+                if entry.has_expired(now) {
+                    self.leases.remove(name);
+                }
+            }
+            self.owed[node].pop_front();
+        }
+        self.owed[node].front()
+    }
+
+    /// Claims the first lease whose release the node owes.
+    fn claim_owed(&mut self, node: usize, now: Instant, claimed: NodeState) -> Option<KeyLease> {
+        self.first_owed(node, now)?;
+        let name = self.owed[node].pop_front()?;
+        let entry = self.leases.get_mut(&name)?;
+        entry.owed_by.retain(|it| *it != node);
+        entry.nodes[node] = claimed;
+        Some(name)
     }
 
     /// Claims a node for a command that is sent now.
@@ -71,9 +123,25 @@ struct Entry {
     /// The lease was released or not granted, so each node that still holds it must release it.
     unwanted: bool,
     nodes: Vec<NodeState>,
+    /// The nodes in whose list of owed releases it is.
+    owed_by: Vec<usize>,
 }
 
 impl Entry {
+    fn new(until: Instant, unwanted: bool, nodes: Vec<NodeState>) -> Self {
+        Self {
+            until,
+            unwanted,
+            nodes,
+            owed_by: Vec::new(),
+        }
+    }
+
+    /// Returns `true` if no node can hold the lease, and no command in flight can change that.
+    fn has_expired(&self, now: Instant) -> bool {
+        self.until <= now && !self.is_claimed()
+    }
+
     /// Returns `true` if the node may hold a lease that is not wanted any more, and no command releases it there.
     fn is_owed_by(&self, node: usize, now: Instant) -> bool {
         self.unwanted && self.until > now && self.nodes[node] == NodeState::In
@@ -117,7 +185,11 @@ impl NodeState {
 
 impl Ledger {
     pub(super) fn new(nodes: usize) -> Arc<Self> {
-        let entries = Mutex::default();
+        let entries = Entries {
+            owed: vec![VecDeque::new(); nodes],
+            ..Entries::default()
+        };
+        let entries = Mutex::new(entries);
         Arc::new(Self { nodes, entries })
     }
 
@@ -132,11 +204,8 @@ impl Ledger {
             entries.sweep();
         }
         let entry = entries.leases.entry((key.clone(), lease));
-        let entry = entry.or_insert_with(|| Entry {
-            until,
-            unwanted: false,
-            nodes: vec![NodeState::Out; self.nodes],
-        });
+        let entry =
+            entry.or_insert_with(|| Entry::new(until, false, vec![NodeState::Out; self.nodes]));
         entry.until = entry.until.max(until);
         entry.unwanted = false;
     }
@@ -183,11 +252,7 @@ impl Ledger {
         let mut entries = self.entries();
         if let Some(until) = unknown {
             let entry = entries.leases.entry(name.clone());
-            entry.or_insert_with(|| Entry {
-                until,
-                unwanted: true,
-                nodes: vec![NodeState::In; self.nodes],
-            });
+            entry.or_insert_with(|| Entry::new(until, true, vec![NodeState::In; self.nodes]));
         }
         // One number serves all nodes: it has to differ from those of earlier claims of a node.
         let claimed = entries.claimed();
@@ -228,28 +293,24 @@ impl Ledger {
         Some(Claim::new(self, node, &name, NodeState::In, claimed))
     }
 
-    /// Removes the leases that must have expired.
-    pub(super) fn sweep(&self) {
-        self.entries().sweep();
-    }
-
     /// Returns claims that release leases which the node owes, at most so many.
     pub(super) fn owed(self: &Arc<Self>, node: usize, most: usize) -> Vec<Claim> {
         let (mut entries, now) = (self.entries(), Instant::now());
         let claimed = entries.claimed();
-        let leases = entries.leases.iter_mut();
-        let owed = leases.filter(|(_, entry)| entry.is_owed_by(node, now));
-        let claims = owed.take(most).map(|(name, entry)| {
-            entry.nodes[node] = claimed;
-            Claim::new(self, node, name, NodeState::In, claimed)
-        });
+        let next = std::iter::from_fn(|| entries.claim_owed(node, now, claimed));
+        let claims = next.take(most);
+        let claims = claims.map(|name| Claim::new(self, node, &name, NodeState::In, claimed));
         claims.collect()
     }
 
     pub(super) fn owes_nothing(&self, node: usize) -> bool {
-        let (entries, now) = (self.entries(), Instant::now());
-        let mut leases = entries.leases.values();
-        !leases.any(|entry| entry.is_owed_by(node, now))
+        let mut entries = self.entries();
+        entries.first_owed(node, Instant::now()).is_none()
+    }
+
+    /// Returns `true` if the node owes so many releases that it receives no votes.
+    pub(super) fn is_full(&self, node: usize) -> bool {
+        self.entries().owed[node].len() >= FULL
     }
 
     /// Returns `true` if no node can hold a lease that is not wanted any more.
@@ -302,15 +363,12 @@ impl Claim {
         let mut entries = self.ledger.entries();
         let entry = entries.leases.entry(self.name.clone());
         // A release that took over the claim may have removed the entry.
-        let entry = entry.or_insert_with(|| Entry {
-            until,
-            unwanted: true,
-            nodes: vec![NodeState::Out; self.ledger.nodes],
-        });
+        let out = || vec![NodeState::Out; self.ledger.nodes];
+        let entry = entry.or_insert_with(|| Entry::new(until, true, out()));
         entry.until = entry.until.max(until);
         if entry.nodes[self.node] != self.claimed {
             // Whatever has the node now, its reply may be older than this effect.
-            entry.nodes[self.node] = NodeState::In;
+            entries.settle(self.node, &self.name, NodeState::In);
         }
     }
 
@@ -328,13 +386,10 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut entries = self.ledger.entries();
-        if let Some(entry) = entries.leases.get_mut(&self.name)
+        if let Some(entry) = entries.leases.get(&self.name)
             && entry.nodes[self.node] == self.claimed
         {
-            entry.nodes[self.node] = self.then;
-            if entry.is_over() {
-                entries.leases.remove(&self.name);
-            }
+            entries.settle(self.node, &self.name, self.then);
         }
     }
 }

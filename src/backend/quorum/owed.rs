@@ -55,9 +55,18 @@ impl Inner {
         runtime.spawn(repeat.run(Arc::clone(self)));
     }
 
+    /// Returns `true` if a node owes so many releases that it receives no votes. A task repeats them, or it would receive
+    /// none again.
+    pub(super) fn is_behind(self: &Arc<Self>, node: usize) -> bool {
+        let is_behind = self.ledger.is_full(node);
+        if is_behind {
+            self.repeat_releases(node);
+        }
+        is_behind
+    }
+
     /// Sends the releases that a node owes, until it confirms none of a command. Returns `true` if it confirmed some.
     async fn release_owed(self: &Arc<Self>, node: usize) -> bool {
-        self.ledger.sweep();
         let mut confirms = false;
         loop {
             let owed = self.ledger.owed(node, BATCH);

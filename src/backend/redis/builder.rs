@@ -6,8 +6,8 @@ mod reach;
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
@@ -291,6 +291,7 @@ impl RedisBackendBuilder {
         let prefix = prefix.unwrap_or_else(|| "lock:".to_owned());
         let names = Names::new(prefix, self.redisson_tokens)?;
         let context = Arc::new(ClientContext {
+            near: Mutex::default(),
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             background: Background,

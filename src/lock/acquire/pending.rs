@@ -4,7 +4,9 @@ use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::sync::oneshot::error::RecvError;
 
 use super::entry::{Queued, Step, enter, pick_up, rejection};
 use super::first_attempt::BeginningAttempt;
@@ -20,6 +22,8 @@ use crate::lock::lease::grant::Grant;
 use crate::observe::Name;
 use crate::task::{Timer, with_caller_context};
 use crate::{Error, LockKey};
+
+type Answered = Result<Given, Error>;
 
 /// An acquire of one key that has to wait. If dropped, it leaves the queue at once, and a task finishes
 /// an attempt in flight.
@@ -119,13 +123,25 @@ impl PendingAcquire {
         self.queue_position
     }
 
-    /// Drives the first attempt, which then resolves this acquire.
-    fn drive_first(&mut self, cx: &mut Context<'_>) {
-        if let Some(first) = &self.first
-            && first.poll(cx).is_ready()
-        {
-            self.first = None;
+    /// Drives the first attempt, which resolves this acquire, and polls the answer.
+    ///
+    /// During the poll of the attempt, the answer wakes no task. It would wake this one, which would then run once more, and
+    /// a runtime wakes a second thread for that.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Answered> {
+        let Some(answer) = &mut self.answer else {
+            unreachable!("BUG: polled after completion");
+        };
+        let mut answer = Pin::new(answer);
+        if let Some(first) = &self.first {
+            let unwoken = &mut Context::from_waker(Waker::noop());
+            if let Poll::Ready(answered) = answer.as_mut().poll(unwoken) {
+                return Poll::Ready(resolved(answered));
+            }
+            if first.poll(cx).is_ready() {
+                self.first = None;
+            }
         }
+        answer.poll(cx).map(resolved)
     }
 
     /// Leaves the queue at the end of the wait, because the watchdog may not run. Returns the error, or `None` if the
@@ -172,13 +188,8 @@ impl Future for PendingAcquire {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
-            this.drive_first(cx);
-            let Some(answer) = &mut this.answer else {
-                unreachable!("BUG: polled after completion");
-            };
-            let answered = match Pin::new(answer).poll(cx) {
-                Poll::Ready(Ok(answered)) => answered,
-                Poll::Ready(Err(_)) => unreachable!("BUG: a waiter was dropped unresolved"),
+            let answered = match this.poll_answer(cx) {
+                Poll::Ready(answered) => answered,
                 Poll::Pending => {
                     ready!(wait_over(&mut this.timer, &this.claim, cx));
                     match this.leave_late(this.engine.now()) {
@@ -219,6 +230,13 @@ impl Future for PendingAcquire {
             };
             return Poll::Ready((outcome, now));
         }
+    }
+}
+
+fn resolved(answered: Result<Answered, RecvError>) -> Answered {
+    match answered {
+        Ok(answered) => answered,
+        Err(_) => unreachable!("BUG: a waiter was dropped unresolved"),
     }
 }
 

@@ -17,7 +17,7 @@ use super::release_queue::ReleaseQueue;
 use super::unresolved::Unresolved;
 use super::wake::Alarm;
 use crate::lock::clock::{Clock, is_clock_paused};
-use crate::task::{Handle, OwnThread, Runtime, has_ended};
+use crate::task::{EnterGuard, Handle, OwnThread, Runtime, has_ended};
 
 /// The place of the background work, and the state of its tasks.
 pub(in crate::lock) struct Home {
@@ -83,6 +83,15 @@ impl Home {
         match self.near() {
             Some(near) => near.spawn(task),
             None => self.spawn(task),
+        }
+    }
+
+    /// Lets this thread create timers and start tasks as the thread of the manager does, until the guard is dropped. `None`
+    /// for any other home, and before its first task.
+    pub(in crate::lock) fn enter(&self) -> Option<EnterGuard<'_>> {
+        match &self.place {
+            Place::Own(thread) => thread.enter(),
+            Place::Given(_) | Place::Paused(_) => None,
         }
     }
 

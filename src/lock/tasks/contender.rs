@@ -1,19 +1,21 @@
 //! The acquire loop: the one sequence of attempts by which a lane contends for a key.
 //!
-//! It runs at home. The first attempt of an acquire that found the lane idle precedes it
-//! ([`first_attempt`](crate::lock::acquire::first_attempt)), so an uncontended lock costs one round trip and no loop. The lease that
-//! the loop acquires is granted to the first waiter or released.
+//! It runs at home, and the reader of a message polls it as well ([`early_poll`]). The first attempt of an acquire that
+//! found the lane idle precedes it ([`first_attempt`](crate::lock::acquire::first_attempt)), so an uncontended lock costs
+//! one round trip and no loop. The lease that the loop acquires is granted to the first waiter or released.
 //!
 //! A lane thus has at most one attempt in flight, and abandons none. The exception is a first attempt whose runtime
 //! blocks: a loop replaces it, and the lease that it acquires is released.
 
+mod early_poll;
 mod pause;
 mod turn;
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use early_poll::{AtHome, LoopTask};
 use pause::{FIRST_BACKOFF, REFRESH};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -43,6 +45,8 @@ pub(in crate::lock) struct AcquireLoop {
     engine: Arc<Engine>,
     key: LockKey,
     wakeup: Wakeup,
+    /// The task, which the reader of a hint polls.
+    task: Weak<LoopTask>,
     hints: Option<Hints>,
     /// Whether the subscription has taken effect.
     listens: bool,
@@ -68,6 +72,7 @@ impl AcquireLoop {
             engine: Arc::clone(engine),
             key: key.clone(),
             wakeup,
+            task: Weak::new(),
             hints: None,
             listens: false,
             queued: None,
@@ -83,9 +88,13 @@ impl AcquireLoop {
 
     /// Starts the task, which first lets the processes in `yielded` acquire the key. Without that, the process
     /// that is notified first, mostly the same one, would win each time.
-    pub(in crate::lock) fn spawn(self, yielded: Yielded) {
-        let home = Arc::clone(&self.engine.home);
-        home.spawn(self.run(yielded));
+    pub(in crate::lock) fn spawn(mut self, yielded: Yielded) {
+        let engine = Arc::clone(&self.engine);
+        let task = LoopTask::new(&engine, |task| {
+            self.task = task;
+            self.run(yielded)
+        });
+        engine.home.spawn(AtHome(task));
     }
 
     /// Attempts, subscribes, attempts again, then waits. The second attempt, caused by the first hint of
@@ -181,7 +190,8 @@ impl AcquireLoop {
             return false;
         };
         self.queued = Some(queued);
-        let hints = self.hints.insert(self.engine.watch(&self.key));
+        let hints = watch(&self.engine, &self.key, &self.task);
+        let hints = self.hints.insert(hints);
         self.listens = hints.take_release();
         self.listens
     }
@@ -230,6 +240,13 @@ impl AcquireLoop {
         let mut attempt = contend(engine, key, lease, terms, listens, self.engine.now());
         Some((sent, poll_fn(|cx| attempt.poll_reply(cx)).await))
     }
+}
+
+/// Watches a key. The reader of a message polls the task.
+fn watch(engine: &Engine, key: &LockKey, task: &Weak<LoopTask>) -> Hints {
+    let hints = engine.watch(key);
+    hints.poll_early(Weak::clone(task) as _);
+    hints
 }
 
 impl Drop for AcquireLoop {

@@ -189,6 +189,63 @@ fn owed_release_has_one_sender() {
     );
 }
 
+/// A process may hold many leases, and a task asks for owed releases up to 20 times a second.
+#[test]
+fn owed_releases_are_found_among_many_leases() {
+    let ledger = Ledger::new(3);
+    let lease = LeaseId::new(Uuid::from_u128(1), 1);
+    let until = Instant::now() + Duration::from_secs(600);
+    for nth in 0..100_000 {
+        let key = LockKey::new(format!("k{nth}"));
+        ledger.open(&key, lease, until);
+        drop(ledger.claim(0, &key, lease).expect("not claimed"));
+    }
+    drop(ledger.disown(&LockKey::new("k50000"), lease, None));
+    let began = Instant::now();
+    for _ in 0..1_000 {
+        assert!(ledger.owes_nothing(1) && !ledger.owes_nothing(0));
+        assert_eq!(ledger.owed(0, 100).len(), 1);
+    }
+    let took = began.elapsed();
+    // A search of all leases would take at least 1 ms each time.
+    assert!(took < Duration::from_millis(500), "{took:?}");
+}
+
+/// A release is sent again by its caller or a task, and fails each time.
+#[test]
+fn release_that_fails_again_is_owed_once() {
+    let ledger = Ledger::new(1);
+    let (key, lease) = (LockKey::new("k"), LeaseId::new(Uuid::from_u128(1), 1));
+    ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
+    drop(ledger.claim(0, &key, lease).expect("not claimed"));
+    for _ in 0..3 {
+        drop(ledger.disown(&key, lease, None));
+        assert_eq!(ledger.owed(0, 9).len(), 1);
+    }
+    assert_eq!(ledger.entries().owed[0].len(), 1);
+    ledger.disown(&key, lease, None).0.pop().expect("one").out();
+    assert!(ledger.owes_nothing(0) && ledger.entries().owed[0].is_empty());
+}
+
+/// A slow node votes after the release of each lease, and the release at it is sent then.
+#[test]
+fn late_votes_that_are_released_leave_nothing() {
+    let ledger = Ledger::new(1);
+    let lease = LeaseId::new(Uuid::from_u128(1), 1);
+    let until = Instant::now() + Duration::from_secs(60);
+    for nth in 0..100 {
+        let key = LockKey::new(format!("k{nth}"));
+        ledger.open(&key, lease, until);
+        let vote = ledger.claim(0, &key, lease).expect("not claimed");
+        assert!(ledger.disown(&key, lease, None).0.is_empty());
+        vote.granted(until);
+        let late = ledger.reclaim(0, &key, lease);
+        late.expect("granted late").out();
+    }
+    assert_eq!(ledger.len(), 0);
+    assert!(ledger.entries().owed[0].len() <= 1);
+}
+
 #[test]
 fn command_without_effect_leaves_node_unchanged() {
     let ledger = Ledger::new(1);

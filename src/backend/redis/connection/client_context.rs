@@ -1,24 +1,48 @@
 //! The settings and services that all connections of a backend share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, millis, unavailable};
 use crate::backend::redis::notify::Recovery;
-use crate::task::Background;
+use crate::task::{Background, Near};
 
 #[derive(Debug)]
 pub(crate) struct ClientContext {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) background: Background,
+    /// The runtime of a caller that drives the last connection for commands, if one does.
+    pub(crate) near: Mutex<Option<Near>>,
     pub(crate) recovery: Recovery,
     /// In milliseconds.
     pub(crate) longest_lease: AtomicU64,
 }
 
 impl ClientContext {
+    fn near(&self) -> MutexGuard<'_, Option<Near>> {
+        self.near.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the runtime of a caller drives a connection for commands.
+    pub(crate) fn drives_commands(&self, near: &Near) {
+        *self.near() = Some(near.clone());
+    }
+
+    /// Starts a detached task near the caller, or else in the runtime that drives a connection for commands.
+    pub(crate) fn spawn_near_commands<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let near = self.near().clone();
+        match near {
+            Some(near) if !self.background.is_near() => near.spawn(task),
+            _ => drop(self.background.spawn_io_near(task)),
+        }
+    }
+
     /// Returns the longest lease that any process may have, as far as this one has requested or seen leases.
     pub(crate) fn longest_lease(&self) -> Duration {
         Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))

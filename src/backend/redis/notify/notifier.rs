@@ -89,7 +89,7 @@ impl Notifier {
         let (shared, channel) = (Arc::clone(&self.shared), channel.to_owned());
         // Like the subscriptions later, which need no I/O of the caller's runtime.
         let tried = self.shared.context.background.run(async move {
-            let messages = shared.connected(shared.listen(false)).await?;
+            let messages = shared.connected(shared.listen(false, false)).await?;
             let commands = shared.kinds.iter().flat_map(|kind| {
                 let subscribe = kind.subscribe(&channel);
                 [subscribe, redis::cmd("PING"), kind.unsubscribe(&channel)]

@@ -88,12 +88,17 @@ impl Shared {
         within(self.context.connect_timeout, connection).await
     }
 
-    /// Opens a subscription connection. The caller sets the time limit.
-    pub(super) async fn listen(self: &Arc<Self>, again: bool) -> Result<Messages, BackendError> {
+    /// Opens a subscription connection, whose reader may poll waiters if it is `near` the callers. The caller sets the time
+    /// limit.
+    pub(super) async fn listen(
+        self: &Arc<Self>,
+        again: bool,
+        near: bool,
+    ) -> Result<Messages, BackendError> {
         let shared = Arc::clone(self);
         match &self.endpoint {
             Some(endpoint) => {
-                let receive = move |pushed: &_| shared.receive(pushed);
+                let receive = move |pushed: &_| shared.receive(pushed, near);
                 listen(&*endpoint.server, again, receive).await
             }
             None => Err(unavailable(Cause::Nowhere)),
@@ -102,12 +107,22 @@ impl Shared {
 
     /// Dispatches a message of a channel, in the task that drives the connection: a change of tasks would delay its
     /// waiter. Returns `false` for any other push message, whose order among the replies matters.
-    pub(super) fn receive(&self, pushed: &PushInfo) -> bool {
+    ///
+    /// Near the callers, the waiter is polled at once. Its poll may run code of the program, such as a subscriber of logs,
+    /// which must not block the thread of this crate.
+    pub(super) fn receive(&self, pushed: &PushInfo, near: bool) -> bool {
         let is_message = matches!(pushed.kind, PushKind::Message | PushKind::SMessage);
         if is_message {
-            let (name, text) = (text_of(pushed, 0), bytes_of(pushed, 1));
-            self.topics().dispatch(&name, text);
             self.heard.store(true, Ordering::Relaxed);
+            let (name, text) = (text_of(pushed, 0), bytes_of(pushed, 1));
+            // The mutex is free again: the poll of a waiter locks it.
+            let receivers = self.topics().receivers(&name, text);
+            if let Some((hint, receivers)) = receivers {
+                receivers.iter().for_each(|it| match near {
+                    true => it.send_and_poll(hint),
+                    false => it.send(hint),
+                });
+            }
         }
         is_message
     }
@@ -182,6 +197,7 @@ mod tests {
             connect_timeout: Duration::ZERO,
             response_timeout: Duration::ZERO,
             background: Background,
+            near: Mutex::default(),
             recovery: Recovery::default(),
             longest_lease: AtomicU64::default(),
         };
@@ -191,12 +207,12 @@ mod tests {
         let watchers = vec![Watcher { manager, sender }];
         shared.topics().watch("k".to_owned(), watchers);
         for kind in [PushKind::Message, PushKind::SMessage] {
-            assert!(shared.receive(&pushed(kind, "k", "0")));
+            assert!(shared.receive(&pushed(kind, "k", "0"), false));
             assert_eq!(hints.next().now_or_never(), Some(Hint::Released));
             assert!(shared.heard.swap(false, Ordering::Relaxed));
         }
         for kind in [PushKind::SUnsubscribe, PushKind::Disconnection] {
-            assert!(!shared.receive(&pushed(kind, "k", "0")));
+            assert!(!shared.receive(&pushed(kind, "k", "0"), false));
         }
         assert_eq!(hints.next().now_or_never(), None);
         assert!(!shared.heard.load(Ordering::Relaxed));

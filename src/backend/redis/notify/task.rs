@@ -35,8 +35,8 @@ enum End {
 
 /// The task. After every exit, the next watch can start another.
 ///
-/// It begins in the runtime of the first watch, if that has threads of its own: a message then wakes its waiter
-/// without a change of threads. If that runtime ends, a task on the thread of this crate serves the waiters of other
+/// It begins in the runtime of a caller that has threads of its own: that of the first watch, or the one that drives a
+/// connection for commands. A message then causes an attempt without a change of threads. If that runtime ends, a task on the thread of this crate serves the waiters of other
 /// runtimes. If all its threads block, these wait for their next attempt.
 pub(super) struct Task {
     shared: Arc<Shared>,
@@ -74,8 +74,9 @@ impl Task {
 
     /// Starts the task. The caller has set `running`.
     pub(super) fn start(shared: &Arc<Shared>) {
-        let background = shared.context.background;
-        let _home = background.spawn_io_near(Self::new(shared, true).run());
+        shared
+            .context
+            .spawn_near_commands(Self::new(shared, true).run());
     }
 
     pub(super) async fn run(self) {
@@ -88,7 +89,7 @@ impl Task {
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return;
             }
-            let listening = self.shared.listen(true);
+            let listening = self.shared.listen(true, self.near);
             let messages = self.shared.connected(listening).await;
             let connected = Instant::now();
             let end = match messages {

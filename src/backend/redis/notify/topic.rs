@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::subscription::{Subscription, Watcher};
-use crate::backend::{Hint, LeaseId};
+use crate::backend::{Hint, HintSender, LeaseId};
 
 #[derive(Default)]
 pub(super) struct Topic {
@@ -47,14 +47,20 @@ impl Topic {
         is_new
     }
 
-    /// Sends a transfer to the watchers of its manager, and keeps it for later ones.
-    pub(super) fn transferred(&mut self, lease: LeaseId) {
-        let id = lease.manager();
-        let own = self.waiters.iter().filter(|it| it.manager == Some(id));
-        own.for_each(|it| it.sender.send(Hint::transferred(lease)));
-        if let Some(manager) = self.manager(id) {
+    /// Returns the receivers of a hint. Keeps a transfer for later watchers of its manager.
+    pub(super) fn receivers(&mut self, hint: Hint) -> Vec<HintSender> {
+        let to = match hint {
+            Hint::Transferred { lease } => Some(lease.manager()),
+            Hint::Released => None,
+        };
+        if let Hint::Transferred { lease } = hint
+            && let Some(manager) = self.manager(lease.manager())
+        {
             manager.last_transfer = Some(lease);
         }
+        let waiters = self.waiters.iter();
+        let waiters = waiters.filter(|it| to.is_none() || it.manager == to);
+        waiters.map(|it| it.sender.clone()).collect()
     }
 
     /// Sends a new watcher what it may have missed of a confirmed subscription: a release, and the last transfer.

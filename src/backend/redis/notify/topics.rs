@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::subscription::{Subscription, Watcher, base_of, hint_of};
 use super::topic::Topic;
-use crate::backend::Hint;
+use crate::backend::{Hint, HintSender};
 
 /// How long a subscription outlives its last waiter. The next waiter of a busy key reuses it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -205,16 +205,12 @@ impl Topics {
         }
     }
 
-    /// Dispatches a message. A transfer is for the watchers of one manager.
-    pub(super) fn dispatch(&mut self, name: &str, text: &[u8]) {
+    /// Returns the hint of a message, and its receivers. A transfer is for the watchers of one manager.
+    pub(super) fn receivers(&mut self, name: &str, text: &[u8]) -> Option<(Hint, Vec<HintSender>)> {
         let channel = self.channel_of(name);
-        let hint = hint_of(&name[channel.len()..], text);
-        if let (Some(hint), Some(topic)) = (hint, self.topics.get_mut(channel)) {
-            match hint {
-                Hint::Transferred { lease } => topic.transferred(lease),
-                Hint::Released => topic.hint(hint),
-            }
-        }
+        let hint = hint_of(&name[channel.len()..], text)?;
+        let topic = self.topics.get_mut(channel)?;
+        Some((hint, topic.receivers(hint)))
     }
 
     pub(super) fn hint_all(&mut self) {
@@ -231,6 +227,12 @@ mod tests {
     use uuid::Uuid;
 
     use crate::backend::{Hints, LeaseId};
+
+    fn dispatch(topics: &mut Topics, name: &str, text: &[u8]) {
+        if let Some((hint, receivers)) = topics.receivers(name, text) {
+            receivers.iter().for_each(|it| it.send(hint));
+        }
+    }
 
     /// The slot of the channel moves away and returns.
     #[test]
@@ -265,7 +267,7 @@ mod tests {
         };
         let encoded = "{a}%250123456789abcdef0123456789abcd";
         let (mut base, mut other) = (watch("{a}"), watch(encoded));
-        topics.dispatch(encoded, b"0");
+        dispatch(&mut topics, encoded, b"0");
         assert_eq!(other.next().now_or_never(), Some(Hint::Released));
         assert_eq!(base.next().now_or_never(), None);
         topics.next_wanted();
@@ -300,7 +302,7 @@ mod tests {
         let channel = format!("a%{}", lease.manager());
         // A version before this one also sends a counter.
         for text in [lease.to_string(), format!("{lease} 7")] {
-            topics.dispatch(&channel, text.as_bytes());
+            dispatch(&mut topics, &channel, text.as_bytes());
             assert_eq!(own.next().now_or_never(), Some(Hint::transferred(lease)));
             assert_eq!(other.next().now_or_never(), None);
         }
@@ -320,7 +322,8 @@ mod tests {
         drop(watch(&mut topics, lease.manager()));
         let wanted = topics.next_wanted();
         topics.confirm(&wanted);
-        topics.dispatch(
+        dispatch(
+            &mut topics,
             &format!("a%{}", lease.manager()),
             lease.to_string().as_bytes(),
         );

@@ -1,5 +1,9 @@
 use std::error::Error as _;
-use std::sync::atomic::Ordering;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
@@ -93,6 +97,44 @@ async fn single_attempt_sends_one_command() {
     let error = other.acquire("k").no_wait().await.expect_err("held");
     assert!(error.is_busy());
     assert_eq!(backend.attempts.load(Ordering::SeqCst), 1);
+}
+
+/// Counts the wake-ups of a task.
+struct CountedWaker {
+    waker: Waker,
+    count: AtomicUsize,
+}
+
+impl Wake for CountedWaker {
+    fn wake(self: Arc<Self>) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.waker.wake_by_ref();
+    }
+}
+
+/// The acquire drives its attempt itself. If the answer woke it as well, a second thread would poll it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn reply_to_own_attempt_wakes_acquire_once() {
+    let backend = Slow {
+        attempt_takes: MS,
+        ..Slow::default()
+    };
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let mut acquire = pin!(locks.acquire("k").into_future());
+    let mut counted = None;
+    let guard = poll_fn(|cx| {
+        let counted = counted.get_or_insert_with(|| {
+            Arc::new(CountedWaker {
+                waker: cx.waker().clone(),
+                count: AtomicUsize::new(0),
+            })
+        });
+        let waker = Waker::from(Arc::clone(counted));
+        acquire.as_mut().poll(&mut Context::from_waker(&waker))
+    });
+    drop(guard.await.expect("free"));
+    let wakes = counted.expect("polled").count.load(Ordering::SeqCst);
+    assert_eq!(wakes, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep_until;
 
-use super::AcquireLoop;
+use super::{AcquireLoop, watch};
 use crate::backend::Hint;
 use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
@@ -43,7 +43,7 @@ impl AcquireLoop {
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
         let asleep_since = self.engine.now();
         self.woken_by = None;
-        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
+        let hints = (self.hints).get_or_insert_with(|| watch(&self.engine, &self.key, &self.task));
         loop {
             let now = self.engine.now();
             let pause = self.engine.event(&self.key, |lane, effects| {

@@ -4,8 +4,8 @@ use std::pin::pin;
 
 use tokio::time::sleep_until;
 
-use super::AcquireLoop;
 use super::pause::last_attempt_at;
+use super::{AcquireLoop, watch};
 use crate::lock::engine::line::LONGEST_IN_LINE;
 
 impl AcquireLoop {
@@ -15,7 +15,7 @@ impl AcquireLoop {
         let mut turn = pin!(self.engine.home.line.of(&self.key).acquire_owned());
         let began = self.engine.now();
         let until = began + LONGEST_IN_LINE;
-        let hints = (self.hints).get_or_insert_with(|| self.engine.watch(&self.key));
+        let hints = (self.hints).get_or_insert_with(|| watch(&self.engine, &self.key, &self.task));
         loop {
             let pause = self.engine.event(&self.key, |lane, effects| {
                 lane.pause(&self.wakeup, self.engine.now(), effects)

@@ -36,6 +36,7 @@ impl Connecting {
         let background = connection.context().background;
         let task = Self::new(connection, number, true);
         if let Some(home) = background.spawn_io_near(task.run()) {
+            connection.context().drives_commands(&home);
             let connection = Arc::downgrade(connection);
             background.spawn(take_over_if_blocked(connection, number, home));
         }

@@ -50,6 +50,7 @@ impl Locate for Nowhere {
 
 fn notifier(server: &Arc<Nowhere>) -> Notifier {
     let context = ClientContext {
+        near: Mutex::default(),
         connect_timeout: PATIENCE,
         response_timeout: PATIENCE,
         background: Background,
@@ -112,6 +113,20 @@ fn task_of_ended_runtime_restarts_on_thread() {
     drop(near);
     eventually(|| server.threads() == [NEAR, THREAD]);
     assert!(notifier.shared.topics().running);
+}
+
+/// Acquire loops watch, on the thread of their manager. The attempt after a message is sent where the message is read.
+#[test]
+fn task_of_other_thread_begins_beside_commands() {
+    let server = Arc::new(Nowhere::default());
+    let (near, notifier) = (near(), notifier(&server));
+    let context = &notifier.shared.context;
+    let drives = near.block_on(async { context.background.spawn_io_near(async {}) });
+    context.drives_commands(&drives.expect("a runtime with threads of its own"));
+    let _hints = watch(&notifier);
+    eventually(|| server.threads() == [NEAR]);
+    drop(near);
+    eventually(|| server.threads() == [NEAR, THREAD]);
 }
 
 /// Without a task, no attempt would show that the server is reached again.
