@@ -290,7 +290,6 @@ impl Drop for Engine {
     }
 }
 
-pub(super) mod backlog;
 #[cfg(feature = "metrics")]
 pub(super) mod gauges;
 pub(super) mod home;
