@@ -14,8 +14,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::panic::catch_unwind;
-#[cfg(feature = "redis")]
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::RuntimeFlavor;
@@ -23,9 +21,8 @@ pub(crate) use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 #[cfg(feature = "redis")]
-use own_thread::start_thread;
+use own_thread::shared_thread;
 pub(crate) use own_thread::{OwnThread, has_ended};
-pub(crate) use spawner::Spawner;
 pub(crate) use timer::Timer;
 #[cfg(feature = "redis")]
 pub(crate) use timer::{timeout, timeout_at};
@@ -153,22 +150,6 @@ pub(crate) fn timers_work() -> bool {
     catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
-/// Completes after a sleep of a new thread.
-///
-/// # Errors
-///
-/// Returns an error if the system allows no further thread.
-fn sleep_on_thread(duration: Duration) -> std::io::Result<oneshot::Receiver<()>> {
-    let (over, slept) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("tower-lock-timer".to_owned());
-    let started = thread.spawn(move || {
-        std::thread::sleep(duration);
-        // The timer may be dropped.
-        let _dropped = over.send(());
-    });
-    started.map(|_detached| slept)
-}
-
 /// Calls `call` on a thread that no runtime has entered, and waits for its end.
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) fn run_outside(call: impl FnOnce() + Send) {
@@ -228,7 +209,7 @@ impl Background {
         // Logs go to the subscriber of the caller, as in a runtime of the program.
         #[cfg(feature = "tracing")]
         let task = tracing::instrument::WithSubscriber::with_current_subscriber(task);
-        let handle = self.handle().or_else(|| Handle::try_current().ok());
+        let handle = shared_thread().or_else(|| Handle::try_current().ok());
         if let Some(handle) = handle {
             drop(handle.spawn(task));
         }
@@ -286,17 +267,6 @@ impl Background {
         let (task, output) = with_output(task);
         self.spawn(task);
         output.await
-    }
-
-    /// Returns the runtime of the thread, which it starts if there is none.
-    fn handle(self) -> Option<Handle> {
-        static STARTED: Mutex<Option<Handle>> = Mutex::new(None);
-        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-        if started.is_none() {
-            // It ends with the process.
-            *started = start_thread(|runtime| runtime.block_on(std::future::pending::<()>())).ok();
-        }
-        started.clone()
     }
 }
 
