@@ -3,11 +3,10 @@
 //! | tasks | where they run |
 //! |---|---|
 //! | of a manager | its home: [`OwnThread`], or a [`Runtime`] that the program or a test gives it |
-//! | of a quorum | the runtime of the last caller: [`Spawner`] |
+//! | of a quorum, of a dashboard | the runtime of the caller: [`spawn_here`] |
 //! | of Redis connections | a thread of this crate, or a multi-thread runtime: [`Background`] |
 
 mod own_thread;
-mod spawner;
 mod timer;
 
 use std::cell::Cell;
@@ -135,6 +134,13 @@ impl Runtime {
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Runtime").field(&self.id()).finish()
+    }
+}
+
+/// Starts a detached task in the runtime of the caller. Without one, it is dropped unstarted: no call blocks or panics.
+pub(crate) fn spawn_here(task: impl Future<Output = ()> + Send + 'static) {
+    if let Some(runtime) = Runtime::current() {
+        runtime.spawn(task);
     }
 }
 
