@@ -18,6 +18,7 @@ use crate::lock::lease::{Lease, valid_until};
 use super::queue::group::Group;
 use crate::backend::Mode;
 use crate::{ErrorKind, Owner};
+use end::End;
 use readers::Held;
 
 /// The maximum number of holds of one owner on one lock.
