@@ -14,14 +14,13 @@
 //! | is dropped with its runtime | an acquire loop replaces it, and its lease is released |
 //! | has no reply after one response timeout, or does not run, while others wait | the same; a lease that it acquires later is released |
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
 use crate::backend::LeaseId;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lane::contending::attempt::{Attempt, unanswered};
+use crate::lock::lane::contending::attempt::unanswered;
 use crate::lock::lane::contending::in_place::InPlace;
 use crate::lock::lane::effect::{Effects, Wakeup};
 use crate::lock::lane::{Seen, Waiter};
@@ -93,9 +92,8 @@ impl FirstAttempt {
             self.is_over = true;
             return;
         }
-        let mut attempt: Attempt = send(engine, key, self.lease, self.terms, self.now);
         // Only the end of the runtime drops this await.
-        let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
+        let replied = send(engine, key, self.lease, self.terms, self.now).await;
         self.is_over = true;
         let (now, mode) = (replied.now, replied.terms.mode);
         let (outcome, unresolved) = judge(engine, replied);

@@ -10,7 +10,6 @@
 mod pause;
 mod turn;
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -226,9 +225,8 @@ impl AcquireLoop {
             lane.begin_attempt(&self.wakeup, sent, now, effects)
         })?;
         let lease = self.engine.lease_id(lease);
-        let (engine, key, listens) = (&self.engine, &self.key, self.listens);
-        let mut attempt = contend(engine, key, lease, terms, listens, self.engine.now());
-        Some((sent, poll_fn(|cx| attempt.poll_reply(cx)).await))
+        let replied = contend(&self.engine, &self.key, lease, terms, self.listens);
+        Some((sent, replied.await))
     }
 }
 
