@@ -13,7 +13,7 @@ use crate::lock::engine::line::LONGEST_IN_LINE;
 use crate::lock::lane::UNPOLLED;
 use crate::lock::lane::contending::attempt::unanswered;
 use crate::lock::lane::contending::in_place::InPlace;
-use crate::lock::lane::effect::{Answer, Effects, Given, Reply, Work};
+use crate::lock::lane::effect::{Answer, Effects, Given, Work};
 use crate::lock::lane::queue::seats::Seat;
 use crate::lock::lane::{Entered, First, Lane, Seen, Waiter};
 use crate::lock::lease::LeaseNumber;
@@ -212,8 +212,7 @@ fn attempt(
             Ok(seat) => seat,
             Err(overloaded) => return Start::Rejected(overloaded),
         };
-        let (reply, answer) = oneshot::channel();
-        let waiter = waiter(claim, reply, seat);
+        let (waiter, answer) = waiter(claim, seat);
         let attempted = (LeaseNumber::of(lease), claim.terms.ttl);
         let in_place = engine.home.is_near_caller().then(InPlace::default);
         let first = First {
@@ -261,8 +260,7 @@ fn queue(
     }
     match engine.reserve_queue_seat(key, limit) {
         Ok(seat) => {
-            let (reply, answer) = oneshot::channel();
-            let waiter = waiter(claim, reply, seat);
+            let (waiter, answer) = waiter(claim, seat);
             lane.enqueue(waiter, seen, now, effects);
             Start::Queued(Queued {
                 answer,
@@ -290,12 +288,10 @@ fn admit(
     lane.enter(key, claim, now, effects)
 }
 
-fn waiter(claim: &Claim, reply: Reply, seat: Seat) -> Waiter {
-    Waiter {
-        claim: *claim,
-        reply,
-        seat,
-    }
+fn waiter(claim: &Claim, seat: Seat) -> (Waiter, Answer) {
+    let (reply, answer) = oneshot::channel();
+    let claim = *claim;
+    (Waiter { claim, reply, seat }, answer)
 }
 
 #[cfg(test)]
