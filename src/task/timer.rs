@@ -93,16 +93,6 @@ fn sleep_on_thread(at: Instant) -> Option<Sleep> {
 #[derive(Debug)]
 pub(crate) struct Elapsed;
 
-#[cfg(feature = "redis")]
-pin_project! {
-    struct Timeout<F> {
-        #[pin]
-        future: F,
-        #[pin]
-        timer: Timer,
-    }
-}
-
 /// Completes with the output of `future`, or with an error after `limit`, on a [`Timer`].
 #[cfg(feature = "redis")]
 pub(crate) fn timeout<F: Future>(
@@ -114,25 +104,15 @@ pub(crate) fn timeout<F: Future>(
 
 /// Completes with the output of `future`, or with an error at `deadline`, on a [`Timer`].
 #[cfg(feature = "redis")]
-pub(crate) fn timeout_at<F: Future>(
+pub(crate) async fn timeout_at<F: Future>(
     deadline: Instant,
     future: F,
-) -> impl Future<Output = Result<F::Output, Elapsed>> {
-    let timer = Timer::at(deadline);
-    Timeout { future, timer }
-}
-
-#[cfg(feature = "redis")]
-impl<F: Future> Future for Timeout<F> {
-    type Output = Result<F::Output, Elapsed>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
+) -> Result<F::Output, Elapsed> {
+    tokio::select! {
+        biased;
         // An output that is ready counts, however late it is polled.
-        if let Poll::Ready(output) = this.future.poll(cx) {
-            return Poll::Ready(Ok(output));
-        }
-        this.timer.poll(cx).map(|()| Err(Elapsed))
+        output = future => Ok(output),
+        () = Timer::at(deadline) => Err(Elapsed),
     }
 }
 

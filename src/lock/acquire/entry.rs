@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::first_attempt::{BeginningAttempt, FirstAttempt};
+use super::first_attempt::FirstAttempt;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
@@ -35,7 +35,7 @@ pub(in crate::lock) struct Queued {
     /// `None` during the first attempt.
     pub(in crate::lock) position: QueuePosition,
     /// The first attempt, which the acquire begins.
-    pub(in crate::lock) first: Option<BeginningAttempt>,
+    pub(in crate::lock) first: Option<FirstAttempt>,
 }
 
 /// The result of the first event of an acquire.
@@ -220,11 +220,21 @@ fn attempt(
             in_place: in_place.clone().map(|it| (it, now + UNPOLLED)),
         };
         let wakeup = lane.attempt_first(waiter, attempted, first);
-        let attempt = FirstAttempt::new(engine, key, wakeup, claim, lease, now);
+        let first = FirstAttempt {
+            engine: Arc::clone(engine),
+            key: key.clone(),
+            wakeup,
+            ticket: claim.ticket,
+            terms: claim.terms,
+            lease,
+            now,
+            in_place,
+            is_over: false,
+        };
         return Start::Queued(Queued {
             answer,
             position: None,
-            first: Some(BeginningAttempt { attempt, in_place }),
+            first: Some(first),
         });
     };
     let (outcome, unresolved) = judge(engine, replied);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::entry::{Queued, Step, enter, pick_up, rejection};
-use super::first_attempt::BeginningAttempt;
+use super::first_attempt::FirstAttempt;
 use super::guard::Hold;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
@@ -99,7 +99,7 @@ impl PendingAcquire {
         self.queue_position = position.or(self.queue_position);
         // An earlier one that had no reply in time, and that home has replaced.
         self.finish_first();
-        self.first = first.and_then(|first: BeginningAttempt| first.begin(&self.engine));
+        self.first = first.and_then(FirstAttempt::begin);
     }
 
     /// Leaves the first attempt to a task.
