@@ -3,19 +3,16 @@
 //! | tasks | where they run |
 //! |---|---|
 //! | of a manager | its home: [`OwnThread`], or a [`Runtime`] that the program or a test gives it |
-//! | of a quorum | the runtime of the last caller: [`Spawner`] |
+//! | of a quorum, of a dashboard | the runtime of the caller: [`spawn_here`] |
 //! | of Redis connections | a thread of this crate, or a multi-thread runtime: [`Background`] |
 
 mod own_thread;
-mod spawner;
 mod timer;
 
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::panic::catch_unwind;
-#[cfg(feature = "redis")]
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::RuntimeFlavor;
@@ -23,9 +20,8 @@ pub(crate) use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 #[cfg(feature = "redis")]
-use own_thread::start_thread;
+use own_thread::shared_thread;
 pub(crate) use own_thread::{OwnThread, has_ended};
-pub(crate) use spawner::Spawner;
 pub(crate) use timer::Timer;
 #[cfg(feature = "redis")]
 pub(crate) use timer::{timeout, timeout_at};
@@ -141,6 +137,13 @@ impl fmt::Debug for Runtime {
     }
 }
 
+/// Starts a detached task in the runtime of the caller. Without one, it is dropped unstarted: no call blocks or panics.
+pub(crate) fn spawn_here(task: impl Future<Output = ()> + Send + 'static) {
+    if let Some(runtime) = Runtime::current() {
+        runtime.spawn(task);
+    }
+}
+
 /// The error of a runtime without timers, which deadlines and a watchdog need.
 #[derive(Debug, thiserror::Error)]
 #[error("Tokio runtime without timers: build it with `enable_time` or `enable_all`")]
@@ -151,22 +154,6 @@ pub(crate) fn timers_work() -> bool {
     // Tokio has no query for this: creating a timer panics where timers are disabled. With `panic = "abort"`, that ends the
     // process: `guide::runtimes`.
     catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
-}
-
-/// Completes after a sleep of a new thread.
-///
-/// # Errors
-///
-/// Returns an error if the system allows no further thread.
-fn sleep_on_thread(duration: Duration) -> std::io::Result<oneshot::Receiver<()>> {
-    let (over, slept) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("tower-lock-timer".to_owned());
-    let started = thread.spawn(move || {
-        std::thread::sleep(duration);
-        // The timer may be dropped.
-        let _dropped = over.send(());
-    });
-    started.map(|_detached| slept)
 }
 
 /// Calls `call` on a thread that no runtime has entered, and waits for its end.
@@ -228,7 +215,7 @@ impl Background {
         // Logs go to the subscriber of the caller, as in a runtime of the program.
         #[cfg(feature = "tracing")]
         let task = tracing::instrument::WithSubscriber::with_current_subscriber(task);
-        let handle = self.handle().or_else(|| Handle::try_current().ok());
+        let handle = shared_thread().or_else(|| Handle::try_current().ok());
         if let Some(handle) = handle {
             drop(handle.spawn(task));
         }
@@ -291,17 +278,6 @@ impl Background {
         let (task, output) = with_output(task);
         self.spawn(task);
         output.await
-    }
-
-    /// Returns the runtime of the thread, which it starts if there is none.
-    fn handle(self) -> Option<Handle> {
-        static STARTED: Mutex<Option<Handle>> = Mutex::new(None);
-        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-        if started.is_none() {
-            // It ends with the process.
-            *started = start_thread(|runtime| runtime.block_on(std::future::pending::<()>())).ok();
-        }
-        started.clone()
     }
 }
 

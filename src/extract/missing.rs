@@ -39,44 +39,24 @@ pub struct HeldRejection(Option<MatchedPath>);
 )]
 pub struct OwnerRejection(Option<MatchedPath>);
 
-impl LockScopeRejection {
-    pub(super) fn new(of_request: &Extensions) -> Self {
-        Self(of_request.get().cloned())
-    }
+macro_rules! rejects {
+    ($($rejection:ident of $extractor:literal),*) => {$(
+        impl $rejection {
+            pub(super) fn new(of_request: &Extensions) -> Self {
+                Self(of_request.get().cloned())
+            }
+        }
+
+        impl IntoResponse for $rejection {
+            fn into_response(self) -> Response {
+                static MISTAKE: Mistake = Mistake::of($extractor);
+                misconfigured(&MISTAKE, self.0.clone(), self, RequestInfo::UNKNOWN).into_response()
+            }
+        }
+    )*};
 }
 
-impl HeldRejection {
-    pub(super) fn new(of_request: &Extensions) -> Self {
-        Self(of_request.get().cloned())
-    }
-}
-
-impl OwnerRejection {
-    pub(super) fn new(of_request: &Extensions) -> Self {
-        Self(of_request.get().cloned())
-    }
-}
-
-impl IntoResponse for LockScopeRejection {
-    fn into_response(self) -> Response {
-        static MISTAKE: Mistake = Mistake::of("LockScope");
-        misconfigured(&MISTAKE, self.0.clone(), self, RequestInfo::UNKNOWN).into_response()
-    }
-}
-
-impl IntoResponse for HeldRejection {
-    fn into_response(self) -> Response {
-        static MISTAKE: Mistake = Mistake::of("Held");
-        misconfigured(&MISTAKE, self.0.clone(), self, RequestInfo::UNKNOWN).into_response()
-    }
-}
-
-impl IntoResponse for OwnerRejection {
-    fn into_response(self) -> Response {
-        static MISTAKE: Mistake = Mistake::of("Owner");
-        misconfigured(&MISTAKE, self.0.clone(), self, RequestInfo::UNKNOWN).into_response()
-    }
-}
+rejects!(LockScopeRejection of "LockScope", HeldRejection of "Held", OwnerRejection of "Owner");
 
 /// Returns the rejection of a request with `Locked` and without a scope.
 pub(super) fn without_scope(of_request: &Extensions, request_info: RequestInfo) -> LockRejection {

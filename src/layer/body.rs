@@ -23,13 +23,11 @@ pub struct LockBody<B> {
 
 enum Kind<B> {
     Inner(Inner<B>),
-    /// A rejection.
-    Text(Option<Bytes>),
     /// A rejection from `on_reject`.
     Boxed(BoxedBody),
 }
 
-/// The inner service's body.
+/// The inner service's body, or a text.
 ///
 /// The order of the fields is the order of their drops: the body's own work ends before its lock.
 struct Inner<B> {
@@ -50,9 +48,12 @@ impl<B> LockBody<B> {
         }
     }
 
+    /// A rejection.
     pub(super) fn text(text: String) -> Self {
+        let first = (!text.is_empty()).then(|| Ok(Frame::data(text.into())));
+        let (body, hold) = (None, None);
         Self {
-            kind: Kind::Text((!text.is_empty()).then(|| text.into())),
+            kind: Kind::Inner(Inner { body, first, hold }),
         }
     }
 
@@ -193,7 +194,6 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.kind {
             Kind::Inner(inner) => inner.poll_frame(cx),
-            Kind::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Kind::Boxed(body) => body.as_mut().poll_frame(cx),
         }
     }
@@ -201,7 +201,6 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner(inner) => inner.first.is_none() && inner.has_ended(),
-            Kind::Text(text) => text.is_none(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
     }
@@ -209,9 +208,6 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner(inner) => inner.size_hint(),
-            Kind::Text(text) => {
-                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
-            }
             Kind::Boxed(body) => body.size_hint(),
         }
     }

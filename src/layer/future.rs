@@ -175,37 +175,30 @@ where
                         }
                         Err(error) => this.options.passing.pass(error),
                     };
-                    let guard = match acquired {
-                        Ok(guard) => guard,
-                        Err(error) if passed.is_some() => {
-                            let (mut service, mut request) = call.expect(TAKEN_ONCE);
-                            let watch = watch.unwrap_or_else(|| Watch::open(this.options));
-                            let extensions = request.extensions_mut();
-                            RequestLocks::set_scope(extensions, watch.scope());
-                            RequestLocks::set_unlocked(extensions, error);
-                            let future = service.call(request);
-                            let locks = Locks { watch, guard: None };
-                            this.state.set(RequestState::Running {
-                                future,
-                                hold: Hold::new(locks, this.options),
-                                passed,
-                                request_info,
-                            });
-                            continue;
-                        }
-                        Err(error) => {
+                    let acquired = match acquired {
+                        Err(error) if passed.is_none() => {
                             let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
                             drop(call);
                             this.state.set(RequestState::Done);
                             let rejection = LockRejection::new(error, request_info, Some(waited));
                             return Poll::Ready(Ok(this.options.reject(rejection)));
                         }
+                        acquired => acquired,
                     };
                     let (mut service, mut request) = call.expect(TAKEN_ONCE);
                     let watch = watch.unwrap_or_else(|| Watch::open(this.options));
                     let extensions = request.extensions_mut();
-                    RequestLocks::set_held(extensions, guard.held(), watch.scope());
-                    let guard = Some(guard);
+                    let guard = match acquired {
+                        Ok(guard) => {
+                            RequestLocks::set_held(extensions, guard.held(), watch.scope());
+                            Some(guard)
+                        }
+                        Err(error) => {
+                            RequestLocks::set_scope(extensions, watch.scope());
+                            RequestLocks::set_unlocked(extensions, error);
+                            None
+                        }
+                    };
                     let future = service.call(request);
                     this.state.set(RequestState::Running {
                         future,

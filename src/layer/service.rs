@@ -37,27 +37,16 @@ pub(super) struct Lock<K> {
     pub(super) options: Arc<Options>,
 }
 
-impl<S, K> LockService<S, K> {
-    fn new(inner: S, locks: LockManager, keys: Arc<Keyed<K>>, options: Options) -> Self {
-        let lock = Arc::new(Lock {
-            locks,
-            keys,
-            options: Arc::new(options),
-        });
-        Self { inner, lock }
-    }
-}
-
 impl<S, K> Layer<S> for LockLayer<K> {
     type Service = LockService<S, K>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        LockService::new(
-            inner,
-            self.locks.clone(),
-            Arc::clone(&self.keys),
-            self.options.clone(),
-        )
+        let lock = Arc::new(Lock {
+            locks: self.locks.clone(),
+            keys: Arc::clone(&self.keys),
+            options: Arc::new(self.options.clone()),
+        });
+        LockService { inner, lock }
     }
 }
 

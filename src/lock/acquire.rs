@@ -9,6 +9,7 @@ pub(super) mod first_attempt;
 mod future;
 pub(super) mod guard;
 pub(super) mod pending;
+mod several;
 
 use std::fmt;
 use std::future::Future;

@@ -249,19 +249,10 @@ impl Engine {
         size: usize,
         key: impl Fn(&T) -> &LockKey,
     ) -> Vec<Vec<T>> {
-        let group = |item: &T| self.backend.group(key(item));
         let mut groups = BTreeMap::<u64, Vec<T>>::new();
-        let mut items = items.into_iter();
-        let Some(first) = items.next() else {
-            return vec![];
-        };
-        // The common case allocates no map.
-        let Some(second) = items.next() else {
-            return vec![vec![first]];
-        };
         let mut batches = Vec::new();
-        for item in [first, second].into_iter().chain(items) {
-            let batch = groups.entry(group(&item)).or_default();
+        for item in items {
+            let batch = groups.entry(self.backend.group(key(&item))).or_default();
             batch.push(item);
             if batch.len() == size {
                 batches.push(std::mem::replace(batch, Vec::with_capacity(size)));
@@ -290,7 +281,6 @@ impl Drop for Engine {
     }
 }
 
-pub(super) mod backlog;
 #[cfg(feature = "metrics")]
 pub(super) mod gauges;
 pub(super) mod home;

@@ -120,8 +120,7 @@
 //! - Processes that contend for one key take turns, in the order in which they entered the queue of the
 //!   backend. In a turn, each waiter that this process has at its start gets the lease once, for at most
 //!   50 ms. Turns shorter than 2 ms go on with later waiters.
-//! - Without a queue in the backend, a process that released a key for others contends again after as many
-//!   releases as there are other processes.
+//! - Without a queue in the backend, a process that released a key for others contends again after 5 ms.
 //! - A lane has at most one place in the backend's queue of its key, under one lease id. It keeps the
 //!   place until the lease is granted or left. After an unknown result, the lease is released until the
 //!   backend replies or the lease must have expired, and the next attempt has another id. A command without a reply

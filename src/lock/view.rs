@@ -1,6 +1,6 @@
 //! What an operator sees of the lanes. State is read, never rebuilt from events.
 
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -157,7 +157,8 @@ impl LockManager {
             limit,
             // One moment for all keys, or the order of equal ages would change with each walk.
             now: engine.now(),
-            heap: BinaryHeap::with_capacity(limit.saturating_add(1)),
+            top: BTreeMap::new(),
+            added: 0,
         };
         let (mut counting, mut expired) = (Counting::default(), Vec::new());
         let mut permits = KeyMap::<Summary>::default();

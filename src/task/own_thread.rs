@@ -143,7 +143,7 @@ impl OwnThread {
 }
 
 /// Starts a thread on which `run` drives a new runtime, and returns the handle of that runtime.
-pub(super) fn start_thread(run: impl FnOnce(&Runtime) + Send + 'static) -> io::Result<Handle> {
+fn start_thread(run: impl FnOnce(&Runtime) + Send + 'static) -> io::Result<Handle> {
     let (give, take) = std::sync::mpsc::channel::<Runtime>();
     let thread = std::thread::Builder::new().name("tower-lock".to_owned());
     let run = move || {
@@ -161,6 +161,17 @@ pub(super) fn start_thread(run: impl FnOnce(&Runtime) + Send + 'static) -> io::R
         Ok(()) => Ok(handle),
         Err(_) => unreachable!("BUG: the thread waits for its runtime"),
     }
+}
+
+/// Returns the runtime of a thread that never ends, which the first call starts. All of the process shares it. `None` if
+/// the system allows no further thread.
+pub(super) fn shared_thread() -> Option<Handle> {
+    static STARTED: Mutex<Option<Handle>> = Mutex::new(None);
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if started.is_none() {
+        *started = start_thread(|runtime| runtime.block_on(std::future::pending::<()>())).ok();
+    }
+    started.clone()
 }
 
 /// Returns `true` if a runtime has ended: it drops a task unpolled.

@@ -3,23 +3,20 @@
 use std::future::Future;
 use std::panic::catch_unwind;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::{Runtime, RuntimeId, sleep_here, sleep_on_thread};
-
-/// The longest sleep of one thread, which can outlive a dropped timer.
-const THREAD_SLEEP: Duration = Duration::from_secs(1);
+use super::own_thread::shared_thread;
+use super::{Runtime, RuntimeId, sleep_here};
 
 /// The sleep of a poll if the system allows no further thread.
 const POLL_SLEEP: Duration = Duration::from_millis(1);
 
 pin_project! {
-    /// A timer of the runtime that polls it. Works outside of runtimes with timers too.
+    /// A timer of the runtime that polls it. Works outside of runtimes with timers too, by the thread of this crate.
     ///
     /// A `Sleep` fires only while the runtime that created it is driven, and panics after the end of that runtime.
     /// A poll in another runtime therefore replaces it.
@@ -28,28 +25,12 @@ pin_project! {
     /// timer that completed early, or was not polled again, would break its caller.
     #[derive(Debug)]
     pub(crate) struct Timer {
+        at: Instant,
+        // Created by a poll.
         #[pin]
-        source: TimerSource,
-    }
-}
-
-pin_project! {
-    #[project = SourceProjected]
-    #[derive(Debug)]
-    enum TimerSource {
-        Unpolled {
-            at: Instant,
-        },
-        Runtime {
-            #[pin]
-            sleep: Sleep,
-            home: RuntimeId,
-        },
-        /// Threads that sleep, one after another.
-        Threads {
-            at: Instant,
-            slept: Option<oneshot::Receiver<()>>,
-        },
+        sleep: Option<Sleep>,
+        // The runtime that created it, or `None` for the thread.
+        home: Option<RuntimeId>,
     }
 }
 
@@ -57,28 +38,22 @@ impl Timer {
     /// Creates a timer that starts when it is polled.
     pub(crate) fn at(at: Instant) -> Self {
         Self {
-            source: TimerSource::Unpolled { at },
+            at,
+            sleep: None,
+            home: None,
         }
     }
 
     /// Changes when the timer fires.
     pub(crate) fn reset(self: Pin<&mut Self>, until: Instant) {
-        match self.project().source.project() {
-            SourceProjected::Runtime { sleep, .. } if sleep.deadline() == until => {}
-            SourceProjected::Runtime { sleep, .. } => sleep.reset(until),
-            SourceProjected::Unpolled { at } | SourceProjected::Threads { at, .. } => *at = until,
+        let mut this = self.project();
+        if std::mem::replace(this.at, until) == until {
+            return;
         }
-    }
-}
-
-impl TimerSource {
-    fn new(at: Instant, runtime: Option<RuntimeId>) -> Self {
-        if let Some(home) = runtime
-            && let Ok(sleep) = catch_unwind(|| sleep_until(at))
-        {
-            return Self::Runtime { sleep, home };
+        match (this.home, this.sleep.as_mut().as_pin_mut()) {
+            (Some(_), Some(sleep)) => sleep.reset(until),
+            _ => this.sleep.set(None),
         }
-        Self::Threads { at, slept: None }
     }
 }
 
@@ -86,61 +61,37 @@ impl Future for Timer {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut source = self.project().source;
-        let runtime = || Runtime::current().map(|runtime| runtime.id());
-        let replaced = match source.as_mut().project() {
-            SourceProjected::Unpolled { at } => Some(TimerSource::new(*at, runtime())),
-            SourceProjected::Runtime { sleep, home } => {
-                let moved = Some(runtime()).filter(|runtime| *runtime != Some(*home));
-                moved.map(|runtime| TimerSource::new(sleep.deadline(), runtime))
-            }
-            SourceProjected::Threads { .. } => None,
-        };
-        if let Some(replaced) = replaced {
-            source.set(replaced);
+        let mut this = self.project();
+        let here = Runtime::current().map(|runtime| runtime.id());
+        if this.sleep.is_none() || (this.home.is_some() && *this.home != here) {
+            let own = here.and_then(|_| catch_unwind(|| sleep_until(*this.at)).ok());
+            *this.home = here.filter(|_| own.is_some());
+            this.sleep.set(own.or_else(|| sleep_on_thread(*this.at)));
         }
-        let (at, slept) = match source.project() {
-            SourceProjected::Runtime { sleep, .. } => return sleep.poll(cx),
-            SourceProjected::Threads { at, slept } => (at, slept),
-            SourceProjected::Unpolled { .. } => unreachable!("BUG: the poll started the timer"),
-        };
-        loop {
-            let left = at.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Poll::Ready(());
+        match this.sleep.as_pin_mut() {
+            Some(sleep) => sleep.poll(cx),
+            None if Instant::now() >= *this.at => Poll::Ready(()),
+            None => {
+                sleep_here(POLL_SLEEP);
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
-            let sleeping = match slept {
-                Some(sleeping) => sleeping,
-                None => match sleep_on_thread(left.min(THREAD_SLEEP)) {
-                    Ok(sleeping) => slept.insert(sleeping),
-                    Err(_) => {
-                        sleep_here(left.min(POLL_SLEEP));
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                },
-            };
-            // The thread sends before it ends.
-            let _sent = ready!(Pin::new(sleeping).poll(cx));
-            *slept = None;
         }
     }
+}
+
+fn sleep_on_thread(at: Instant) -> Option<Sleep> {
+    // By the clock of the caller, which may be paused.
+    let left = at.saturating_duration_since(Instant::now());
+    let thread = shared_thread()?;
+    let _entered = thread.enter();
+    Some(sleep(left))
 }
 
 /// The limit of a [`timeout`] has passed.
 #[cfg(feature = "redis")]
 #[derive(Debug)]
 pub(crate) struct Elapsed;
-
-#[cfg(feature = "redis")]
-pin_project! {
-    struct Timeout<F> {
-        #[pin]
-        future: F,
-        #[pin]
-        timer: Timer,
-    }
-}
 
 /// Completes with the output of `future`, or with an error after `limit`, on a [`Timer`].
 #[cfg(feature = "redis")]
@@ -153,25 +104,15 @@ pub(crate) fn timeout<F: Future>(
 
 /// Completes with the output of `future`, or with an error at `deadline`, on a [`Timer`].
 #[cfg(feature = "redis")]
-pub(crate) fn timeout_at<F: Future>(
+pub(crate) async fn timeout_at<F: Future>(
     deadline: Instant,
     future: F,
-) -> impl Future<Output = Result<F::Output, Elapsed>> {
-    let timer = Timer::at(deadline);
-    Timeout { future, timer }
-}
-
-#[cfg(feature = "redis")]
-impl<F: Future> Future for Timeout<F> {
-    type Output = Result<F::Output, Elapsed>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
+) -> Result<F::Output, Elapsed> {
+    tokio::select! {
+        biased;
         // An output that is ready counts, however late it is polled.
-        if let Poll::Ready(output) = this.future.poll(cx) {
-            return Poll::Ready(Ok(output));
-        }
-        this.timer.poll(cx).map(|()| Err(Elapsed))
+        output = future => Ok(output),
+        () = Timer::at(deadline) => Err(Elapsed),
     }
 }
 

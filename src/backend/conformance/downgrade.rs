@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, lease, refuses};
 use super::queue::waiter::{freed, passed_on};
-use super::shared::{contend, gets, is_refused, key, lease, renew_shared, share};
+use super::shared::{key, renew_shared};
 use super::support::{LONG, SHORT, busy, definite, grant, grant_briefly, only, release, released};
 use crate::LockKey;
 use crate::backend::{
-    Backend, BackendErrorKind, Downgraded, LeaseId, Mode, Release, Released, Renewal, Renewed,
+    Backend, BackendErrorKind, Downgraded, LeaseId, Release, Released, Renewal, Renewed,
 };
 
 /// Returns `None` if the backend has no downgrades.
@@ -48,7 +49,7 @@ pub async fn downgraded_lease_is_shared<B: Backend>(one: &B, other: &B) {
     };
     let (writer, reader) = (lease(), lease());
     grant(one, &key, writer, LONG).await;
-    assert!(is_refused(other, &key).await, "{writer} holds {key:?}");
+    refuses(other, &key, SHARED).await;
     if downgrade(one, &key, writer).await.is_none() {
         return release(one, &key, writer).await;
     }
@@ -59,7 +60,7 @@ pub async fn downgraded_lease_is_shared<B: Backend>(one: &B, other: &B) {
         only(other.renew(&exclusive).await, "renew"),
         Renewed::NotHeld
     );
-    share(other, &key, reader, LONG).await;
+    hold(other, &key, reader, SHARED, LONG).await;
     // The downgraded lease ends alone.
     release(one, &key, writer).await;
     assert_eq!(released(one, &key, writer).await, Released::NotHeld);
@@ -83,9 +84,9 @@ pub async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, other: 
     let (writer, first, next, last) = (lease(), lease(), lease(), lease());
     grant(one, &key, writer, LONG).await;
     for (backend, lease, mode) in [
-        (other, first, Mode::Shared),
-        (other, next, Mode::Exclusive),
-        (one, last, Mode::Shared),
+        (other, first, SHARED),
+        (other, next, EXCLUSIVE),
+        (one, last, SHARED),
     ] {
         if !contend(backend, &key, lease, mode).await.is_queued() {
             return release(one, &key, writer).await;
@@ -101,18 +102,18 @@ pub async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, other: 
         }
         return;
     }
-    gets(other, &key, first, Mode::Shared).await;
+    gets(other, &key, first, SHARED).await;
     let waits = async |lease, mode| {
         let contended = contend(other, &key, lease, mode).await;
         assert!(contended.is_queued(), "{lease} waits: {contended:?}");
     };
-    waits(next, Mode::Exclusive).await;
-    waits(last, Mode::Shared).await;
+    waits(next, EXCLUSIVE).await;
+    waits(last, SHARED).await;
     assert_eq!(renew_shared(one, &key, writer).await, Renewed::Wanted);
     release(one, &key, writer).await;
-    waits(next, Mode::Exclusive).await;
+    waits(next, EXCLUSIVE).await;
     passed_on(released(other, &key, first).await);
-    gets(other, &key, next, Mode::Exclusive).await;
+    gets(other, &key, next, EXCLUSIVE).await;
     leave(last).await;
     freed(released(other, &key, next).await);
 }
@@ -136,7 +137,7 @@ pub async fn counter_of_downgraded_lease_increases<B: Backend>(one: &B, other: &
         assert!(counter > last, "{counter} follows {last}");
         last = counter;
     }
-    let counter = share(other, &key, reader, LONG).await;
+    let counter = hold(other, &key, reader, SHARED, LONG).await;
     assert!(counter > last, "{counter} follows {last}");
     release(one, &key, writer).await;
     release(other, &key, reader).await;
@@ -168,7 +169,7 @@ pub async fn downgrade_without_lease_changes_nothing<B: Backend>(one: &B, other:
     is_absent(expired).await;
     grant(one, &key, writer, LONG).await;
     is_absent(absent).await;
-    assert!(is_refused(other, &key).await, "{writer} holds {key:?}");
+    refuses(other, &key, SHARED).await;
     release(one, &key, writer).await;
     is_absent(writer).await;
     let next = lease();

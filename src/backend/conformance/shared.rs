@@ -1,73 +1,22 @@
 //! Shared leases. A backend without them passes each of these functions.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
-use uuid::Uuid;
+use tokio::time::sleep;
 
 use super::holder::forced;
+use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, lease, refuses};
 use super::queue::waiter::{freed, passed_on};
 use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, granted, only, release,
-    released,
+    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, only, release, released,
 };
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, ContendRequest, Contended, ForceReleased, LeaseId, Mode,
-    Release, Released, Renewal, Renewed,
+    Backend, Contended, ForceReleased, LeaseId, Mode, Release, Released, Renewal, Renewed,
 };
-
-pub(super) fn lease() -> LeaseId {
-    LeaseId::new(Uuid::new_v4(), 1)
-}
 
 /// Returns a fresh key, or `None` if the backend has no shared leases.
 pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
     let modes = backend.modes();
     modes.include(Mode::Shared).then(|| fresh_key(subject))
-}
-
-async fn try_share<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    ttl: Duration,
-) -> Acquired {
-    let request = AcquireRequest::new(key.clone(), lease, ttl).with_mode(Mode::Shared);
-    definite(backend.try_acquire(&request).await, "try_acquire")
-}
-
-pub(super) async fn share<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    ttl: Duration,
-) -> u64 {
-    granted(Ok(try_share(backend, key, lease, ttl).await), key)
-}
-
-pub(super) async fn is_refused<B: Backend>(backend: &B, key: &LockKey) -> bool {
-    let outcome = try_share(backend, key, lease(), LONG).await;
-    matches!(outcome, Acquired::Busy { .. })
-}
-
-pub(super) async fn contend<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    mode: Mode,
-) -> Contended {
-    let request = ContendRequest::new(key.clone(), lease, LONG, false).with_mode(mode);
-    definite(backend.contend(&request).await, "contend")
-}
-
-/// Contends until the key is granted, because clients outside the queue may have a turn first.
-pub(super) async fn gets<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, mode: Mode) {
-    let deadline = Instant::now() + MARGIN;
-    while !contend(backend, key, lease, mode).await.is_granted() {
-        assert!(Instant::now() < deadline, "{lease} is next");
-        sleep(Duration::from_millis(5)).await;
-    }
 }
 
 pub(super) async fn renew_shared<B: Backend>(
@@ -89,15 +38,15 @@ pub async fn shared_and_exclusive_leases_exclude_each_other<B: Backend>(one: &B,
         return;
     };
     let (first, second, writer) = (lease(), lease(), lease());
-    share(one, &key, first, LONG).await;
-    share(other, &key, second, LONG).await;
+    hold(one, &key, first, SHARED, LONG).await;
+    hold(other, &key, second, SHARED, LONG).await;
     busy(one, &key, writer).await;
     release(one, &key, first).await;
     busy(other, &key, writer).await;
     assert_eq!(released(one, &key, first).await, Released::NotHeld);
     release(other, &key, second).await;
     grant(one, &key, writer, LONG).await;
-    assert!(is_refused(other, &key).await, "{writer} holds {key:?}");
+    refuses(other, &key, SHARED).await;
     release(one, &key, writer).await;
 }
 
@@ -111,10 +60,10 @@ pub async fn repeated_acquire_under_shared_lease_is_granted<B: Backend>(one: &B,
         return;
     };
     let reader = lease();
-    share(one, &key, reader, LONG).await;
-    share(one, &key, reader, LONG).await;
+    hold(one, &key, reader, SHARED, LONG).await;
+    hold(one, &key, reader, SHARED, LONG).await;
     let joined = lease();
-    let contended = contend(other, &key, joined, Mode::Shared).await;
+    let contended = contend(other, &key, joined, SHARED).await;
     assert!(contended.is_granted(), "shared leases hold {key:?}");
     release(other, &key, joined).await;
     release(one, &key, reader).await;
@@ -131,9 +80,9 @@ pub async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &B) {
         return;
     };
     let (brief, long) = (lease(), lease());
-    share(other, &key, brief, SHORT).await;
+    hold(other, &key, brief, SHARED, SHORT).await;
     let holder = definite(one.inspect(&key).await, "inspect");
-    share(one, &key, long, LONG).await;
+    hold(one, &key, long, SHARED, LONG).await;
     assert_eq!(renew_shared(one, &key, long).await, Renewed::Renewed);
     sleep(SHORT + SHORT / 2).await;
     let outcome = renew_shared(other, &key, brief).await;
@@ -146,8 +95,8 @@ pub async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &B) {
     release(one, &key, long).await;
     // The lease with the latest end is released first.
     let (brief, long) = (lease(), lease());
-    share(one, &key, long, LONG).await;
-    share(other, &key, brief, SHORT).await;
+    hold(one, &key, long, SHARED, LONG).await;
+    hold(other, &key, brief, SHARED, SHORT).await;
     release(one, &key, long).await;
     let writer = lease();
     grant_within(other, &key, writer, LONG, SHORT + MARGIN).await;
@@ -170,9 +119,9 @@ pub async fn counters_of_both_modes_increase<B: Backend>(one: &B, other: &B) {
         assert!(counter > last, "{counter} follows {last}");
         release(one, &key, writer).await;
         let (first, second) = (lease(), lease());
-        let shared = share(other, &key, first, LONG).await;
+        let shared = hold(other, &key, first, SHARED, LONG).await;
         assert!(shared > counter, "{shared} follows {counter}");
-        last = shared.max(share(one, &key, second, LONG).await);
+        last = shared.max(hold(one, &key, second, SHARED, LONG).await);
         release(other, &key, first).await;
         release(one, &key, second).await;
     }
@@ -189,20 +138,20 @@ pub async fn waiting_exclusive_lease_stops_shared_ones<B: Backend>(one: &B, othe
         return;
     };
     let (reader, writer, later) = (lease(), lease(), lease());
-    share(one, &key, reader, LONG).await;
-    let waiting = contend(other, &key, writer, Mode::Exclusive).await;
+    hold(one, &key, reader, SHARED, LONG).await;
+    let waiting = contend(other, &key, writer, EXCLUSIVE).await;
     if !waiting.is_queued() {
         release(one, &key, reader).await;
         return;
     }
-    assert!(is_refused(one, &key).await, "{writer} waits");
-    assert!(contend(one, &key, later, Mode::Shared).await.is_queued());
+    refuses(one, &key, SHARED).await;
+    assert!(contend(one, &key, later, SHARED).await.is_queued());
     assert_eq!(renew_shared(one, &key, reader).await, Renewed::Wanted);
     // A repeat is granted nevertheless.
-    share(one, &key, reader, LONG).await;
+    hold(one, &key, reader, SHARED, LONG).await;
     let leaver = [Release::new(key.clone(), writer)];
     assert_eq!(only(other.leave(&leaver).await, "leave"), Released::NotHeld);
-    assert!(contend(one, &key, later, Mode::Shared).await.is_granted());
+    assert!(contend(one, &key, later, SHARED).await.is_granted());
     assert_eq!(renew_shared(one, &key, reader).await, Renewed::Renewed);
     release(one, &key, reader).await;
     release(one, &key, later).await;
@@ -221,10 +170,10 @@ pub async fn waiting_shared_leases_are_served_together<B: Backend>(one: &B, othe
     let (writer, first, second, next, last) = (lease(), lease(), lease(), lease(), lease());
     grant(one, &key, writer, LONG).await;
     for (backend, lease, mode) in [
-        (other, first, Mode::Shared),
-        (one, second, Mode::Shared),
-        (other, next, Mode::Exclusive),
-        (one, last, Mode::Shared),
+        (other, first, SHARED),
+        (one, second, SHARED),
+        (other, next, EXCLUSIVE),
+        (one, last, SHARED),
     ] {
         if !contend(backend, &key, lease, mode).await.is_queued() {
             release(one, &key, writer).await;
@@ -232,21 +181,21 @@ pub async fn waiting_shared_leases_are_served_together<B: Backend>(one: &B, othe
         }
     }
     passed_on(released(one, &key, writer).await);
-    gets(other, &key, first, Mode::Shared).await;
-    gets(one, &key, second, Mode::Shared).await;
+    gets(other, &key, first, SHARED).await;
+    gets(one, &key, second, SHARED).await;
     let waits = async |backend, lease, mode| {
         let contended = contend(backend, &key, lease, mode).await;
         assert!(contended.is_queued(), "{lease} waits: {contended:?}");
     };
-    waits(other, next, Mode::Exclusive).await;
-    waits(one, last, Mode::Shared).await;
+    waits(other, next, EXCLUSIVE).await;
+    waits(one, last, SHARED).await;
     release(other, &key, first).await;
-    waits(other, next, Mode::Exclusive).await;
+    waits(other, next, EXCLUSIVE).await;
     passed_on(released(one, &key, second).await);
-    waits(one, last, Mode::Shared).await;
-    gets(other, &key, next, Mode::Exclusive).await;
+    waits(one, last, SHARED).await;
+    gets(other, &key, next, EXCLUSIVE).await;
     passed_on(released(other, &key, next).await);
-    gets(one, &key, last, Mode::Shared).await;
+    gets(one, &key, last, SHARED).await;
     freed(released(one, &key, last).await);
 }
 
@@ -260,8 +209,8 @@ pub async fn forced_release_ends_shared_leases<B: Backend>(one: &B, other: &B) {
         return;
     };
     let (first, second, writer) = (lease(), lease(), lease());
-    share(one, &key, first, LONG).await;
-    share(other, &key, second, LONG).await;
+    hold(one, &key, first, SHARED, LONG).await;
+    hold(other, &key, second, SHARED, LONG).await;
     let outcome = definite(other.force_release(&key).await, "force_release");
     assert_eq!(outcome, ForceReleased::Released);
     for (backend, lease) in [(one, first), (other, second)] {

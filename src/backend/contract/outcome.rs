@@ -104,7 +104,7 @@ pub enum ReleasedOrKept {
         /// The outcome for the key. Never [`Released::NotHeld`].
         released: Released,
         /// The number of other processes that wait, or 0 if it is unknown. Without a queue, this process
-        /// leaves as many turns to other processes before its next one.
+        /// contends again after 5 ms.
         watchers: u32,
         /// `true` if the [`next`](super::KeepRequest::next) lease may be in the queue. The engine then
         /// contends under it, or leaves.

@@ -2,16 +2,16 @@
 
 use std::num::NonZeroU16;
 
+use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use crate::backend::{Holder, LeaseId, Mode};
 
-/// The leases that hold a key, each until it expires.
+/// The leases that hold a key in one mode, each until it expires.
 #[derive(Debug)]
-pub(super) enum Entry {
-    Exclusive(Held),
-    Shared(Vec<Held>),
-    Permits(Vec<Held>),
+pub(super) struct Entry {
+    mode: Mode,
+    leases: SmallVec<[Held; 1]>,
 }
 
 /// What a key has room for besides the leases that hold it.
@@ -45,19 +45,15 @@ pub(super) struct Held {
 
 impl Entry {
     pub(super) fn new(lease: LeaseId, mode: Mode, expires: Instant) -> Self {
-        let held = Held { lease, expires };
-        match mode {
-            Mode::Exclusive => Self::Exclusive(held),
-            Mode::Shared => Self::Shared(vec![held]),
-            Mode::Permit => Self::Permits(vec![held]),
-        }
+        let leases = smallvec![Held { lease, expires }];
+        Self { mode, leases }
     }
 
     pub(super) fn room(&self) -> Room {
-        match self {
-            Self::Exclusive(_) => Room::None,
-            Self::Shared(_) => Room::Shared,
-            Self::Permits(leases) => Room::Permits(leases.len()),
+        match self.mode {
+            Mode::Exclusive => Room::None,
+            Mode::Shared => Room::Shared,
+            Mode::Permit => Room::Permits(self.leases.len()),
         }
     }
 
@@ -65,41 +61,34 @@ impl Entry {
     pub(super) fn holder(&self, now: Instant) -> Option<Holder> {
         let last = self.last_to_expire()?;
         let holder = Holder::new(last.lease.to_string(), last.expires - now, 1);
-        let leases = u32::try_from(self.leases().len()).unwrap_or(u32::MAX);
-        Some(match self {
-            Self::Exclusive(_) => holder,
-            Self::Shared(_) => holder.with_shared(leases),
-            Self::Permits(_) => holder.with_permits(leases),
+        let leases = u32::try_from(self.leases.len()).unwrap_or(u32::MAX);
+        Some(match self.mode {
+            Mode::Exclusive => holder,
+            Mode::Shared => holder.with_shared(leases),
+            Mode::Permit => holder.with_permits(leases),
         })
     }
 
-    fn leases(&self) -> &[Held] {
-        match self {
-            Self::Exclusive(held) => std::slice::from_ref(held),
-            Self::Shared(leases) | Self::Permits(leases) => leases,
+    /// Returns the lease of a key that has one.
+    pub(super) fn only(&self) -> Option<&Held> {
+        match &self.leases[..] {
+            [held] => Some(held),
+            _ => None,
         }
     }
 
     pub(super) fn has(&self, lease: LeaseId) -> bool {
-        self.leases().iter().any(|held| held.lease == lease)
+        self.leases.iter().any(|held| held.lease == lease)
     }
 
-    /// Drops the expired leases of several. Returns `true` if the key is held.
+    /// Drops the expired leases. Returns `true` if the key is held.
     pub(super) fn is_live(&mut self, now: Instant) -> bool {
-        match self {
-            Self::Exclusive(held) => held.expires > now,
-            Self::Shared(leases) | Self::Permits(leases) => {
-                leases.retain(|held| held.expires > now);
-                !leases.is_empty()
-            }
-        }
+        self.leases.retain(|held| held.expires > now);
+        !self.leases.is_empty()
     }
 
-    fn last_to_expire(&self) -> Option<Held> {
-        self.leases()
-            .iter()
-            .copied()
-            .max_by_key(|held| held.expires)
+    fn last_to_expire(&self) -> Option<&Held> {
+        self.leases.iter().max_by_key(|held| held.expires)
     }
 
     /// Returns when the key is free if no lease is renewed.
@@ -109,50 +98,40 @@ impl Entry {
 
     /// Returns when a lease of this mode could hold the key if no lease is renewed.
     pub(super) fn has_room_at(&self, mode: Mode) -> Option<Instant> {
-        match (self, mode) {
-            (Self::Permits(leases), Mode::Permit) => leases.iter().map(|held| held.expires).min(),
+        match (self.mode, mode) {
+            (Mode::Permit, Mode::Permit) => self.leases.iter().map(|held| held.expires).min(),
             _ => self.expires(),
         }
     }
 
     pub(super) fn lease(&self, which: impl Fn(&Held) -> bool) -> Option<LeaseId> {
-        let held = self.leases().iter().find(|held| which(held));
+        let held = self.leases.iter().find(|held| which(held));
         held.map(|held| held.lease)
     }
 
     pub(super) fn find(&mut self, lease: LeaseId) -> Option<&mut Held> {
-        let leases = match self {
-            Self::Exclusive(held) => std::slice::from_mut(held),
-            Self::Shared(leases) | Self::Permits(leases) => leases,
-        };
-        leases.iter_mut().find(|held| held.lease == lease)
+        self.leases.iter_mut().find(|held| held.lease == lease)
     }
 
     /// Makes the exclusive lease with this id a shared one, or returns the shared one.
     pub(super) fn share(&mut self, lease: LeaseId) -> Option<&mut Held> {
-        match self {
-            Self::Exclusive(held) if held.lease == lease => *self = Self::Shared(vec![*held]),
-            Self::Shared(_) => {}
-            Self::Exclusive(_) | Self::Permits(_) => return None,
+        if self.mode == Mode::Permit || !self.has(lease) {
+            return None;
         }
+        self.mode = Mode::Shared;
         self.find(lease)
     }
 
     /// Adds a lease beside the others.
     pub(super) fn join(&mut self, lease: LeaseId, expires: Instant) {
-        if let Self::Shared(leases) | Self::Permits(leases) = self {
-            leases.push(Held { lease, expires });
+        if self.mode != Mode::Exclusive {
+            self.leases.push(Held { lease, expires });
         }
     }
 
     /// Removes a lease. Returns `false` if other leases hold the key.
     pub(super) fn is_last(&mut self, lease: LeaseId) -> bool {
-        match self {
-            Self::Exclusive(_) => true,
-            Self::Shared(leases) | Self::Permits(leases) => {
-                leases.retain(|held| held.lease != lease);
-                leases.is_empty()
-            }
-        }
+        self.leases.retain(|held| held.lease != lease);
+        self.leases.is_empty()
     }
 }

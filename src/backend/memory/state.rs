@@ -239,8 +239,8 @@ impl MemoryState {
     }
 
     pub(super) fn release(&mut self, release: &Release, now: Instant) -> Released {
-        // An exclusive lease is the only one of its key.
-        if let Some(Entry::Exclusive(held)) = self.leases.get(&release.key) {
+        // Mostly the lease is the only one of its key.
+        if let Some(held) = self.leases.get(&release.key).and_then(Entry::only) {
             return match held.lease == release.lease && held.expires > now {
                 true => self.free(&release.key, now),
                 false => Released::NotHeld,

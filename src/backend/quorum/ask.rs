@@ -28,6 +28,26 @@ impl Inner {
         }
         (flight, Instant::now() + self.node_timeout)
     }
+
+    /// Sends a command to every node, until a majority agrees. `not_held` is the reply of a node without the lease.
+    async fn agree<T: PartialEq + Send + 'static>(
+        &self,
+        command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<Result<T, BackendError>>,
+        not_held: T,
+    ) -> Tally {
+        let (mut flight, deadline) = self.ask_all(command);
+        let mut tally = Tally::default();
+        while tally.agreed(self.nodes.len()).is_none() {
+            match flight.next_until(deadline).await {
+                Some((_, Ok(reply))) if reply == not_held => tally.not_held += 1,
+                Some((_, Ok(_))) => tally.done += 1,
+                Some((_, Err(error))) => tally.failures.push(error),
+                None => break,
+            }
+        }
+        self.finish(flight);
+        tally
+    }
 }
 
 /// Renews leases. A renewal that arrives after the release of its lease creates no lease, so it needs no
@@ -99,17 +119,8 @@ pub(super) async fn downgrade(
     let nodes = inner.nodes.len();
     let until = Instant::now() + lease.ttl;
     inner.ledger.prolong(&lease.key, lease.lease, until);
-    let (mut flight, deadline) = inner.ask_all(|node| node.downgrade(lease.clone()));
-    let mut tally = Tally::default();
-    while tally.agreed(nodes).is_none() {
-        match flight.next_until(deadline).await {
-            Some((_, Ok(Downgraded::Shared { .. }))) => tally.done += 1,
-            Some((_, Ok(Downgraded::NotHeld))) => tally.not_held += 1,
-            Some((_, Err(error))) => tally.failures.push(error),
-            None => break,
-        }
-    }
-    inner.finish(flight);
+    let command = |node: Arc<dyn ErasedNode>| node.downgrade(lease.clone());
+    let tally = inner.agree(command, Downgraded::NotHeld).await;
     match tally.agreed(nodes) {
         Some(Agreed::Done) => {
             let Renewal {
@@ -187,18 +198,8 @@ pub(super) async fn force_release(
     command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<Result<ForceReleased, BackendError>>,
 ) -> Result<ForceReleased, BackendError> {
     let (nodes, majority) = (inner.nodes.len(), inner.majority());
-    let (mut flight, deadline) = inner.ask_all(command);
-    let mut tally = Tally::default();
     // A lease on a minority holds no lock, so one node does not decide.
-    while tally.agreed(nodes).is_none() {
-        match flight.next_until(deadline).await {
-            Some((_, Ok(ForceReleased::Released))) => tally.done += 1,
-            Some((_, Ok(ForceReleased::NotHeld))) => tally.not_held += 1,
-            Some((_, Err(error))) => tally.failures.push(error),
-            None => break,
-        }
-    }
-    inner.finish(flight);
+    let tally = inner.agree(command, ForceReleased::NotHeld).await;
     match tally.agreed(nodes) {
         Some(Agreed::NotHeld) => Ok(ForceReleased::NotHeld),
         _ if tally.done + tally.not_held >= majority => Ok(ForceReleased::Released),

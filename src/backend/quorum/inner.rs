@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::flight::Flight;
 use super::ledger::Ledger;
 use super::node::ErasedNode;
-use crate::task::{RuntimeId, Spawner};
+use crate::task::{RuntimeId, spawn_here};
 
 pub(super) struct Inner {
     pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
@@ -18,7 +18,6 @@ pub(super) struct Inner {
     /// The nodes and runtimes with a task that repeats releases.
     pub(super) repeating: Mutex<Vec<(usize, RuntimeId)>>,
     pub(super) proposals: Proposals,
-    pub(super) spawner: Spawner,
 }
 
 impl Inner {
@@ -33,7 +32,6 @@ impl Inner {
             nodes,
             node_timeout,
             proposals: Proposals::new(clock),
-            spawner: Spawner::default(),
         })
     }
 
@@ -54,8 +52,7 @@ impl Inner {
     /// Polls the commands in flight to their end in a task.
     pub(super) fn finish<T: Send + 'static>(&self, mut flight: Flight<T>) {
         if !flight.is_empty() {
-            self.spawner
-                .spawn(async move { while flight.next().await.is_some() {} });
+            spawn_here(async move { while flight.next().await.is_some() {} });
         }
     }
 }

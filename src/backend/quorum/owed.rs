@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::inner::Inner;
 use crate::jitter::jittered;
-use crate::task::{RuntimeId, Timer};
+use crate::task::{Runtime, RuntimeId, Timer};
 
 /// The most leases of one command.
 const BATCH: usize = 100;
@@ -36,7 +36,7 @@ impl Inner {
     /// Repeats the releases that a node owes until each is confirmed or its lease must have expired, or for at most
     /// [`KEPT`] if the backend is dropped.
     pub(super) fn repeat_releases(self: &Arc<Self>, node: usize) {
-        let Some(runtime) = self.spawner.runtime() else {
+        let Some(runtime) = Runtime::current() else {
             return;
         };
         let task = (node, runtime.id());

@@ -15,7 +15,7 @@ use super::response::{refuse, too_many};
 use crate::dashboard::board::Board;
 use crate::dashboard::force_release::ForceRelease;
 use crate::dashboard::operator::Operator;
-use crate::task::Spawner;
+use crate::task::spawn_here;
 use crate::{LockKey, LockManager, observe};
 
 /// The length of a reason in characters.
@@ -75,7 +75,7 @@ pub(in crate::dashboard) async fn force_release(
     };
     #[cfg(feature = "tracing")]
     let release = release.with_current_subscriber().in_current_span();
-    Spawner::default().spawn(release);
+    spawn_here(release);
     let stopped = |_| {
         refuse(
             StatusCode::SERVICE_UNAVAILABLE,

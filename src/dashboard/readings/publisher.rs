@@ -14,7 +14,7 @@ use super::history::History;
 use super::recorder::Recorder;
 use crate::LockManager;
 use crate::lock::{Order, WeakManager};
-use crate::task::Spawner;
+use crate::task::spawn_here;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -52,7 +52,6 @@ pub(in crate::dashboard) struct Subscription {
 #[derive(Debug)]
 pub(in crate::dashboard) struct Publisher {
     shared: Arc<Shared>,
-    spawner: Spawner,
 }
 
 #[derive(Debug)]
@@ -83,7 +82,6 @@ impl Publisher {
                 incidents: Incidents::default(),
                 running: AtomicBool::new(false),
             }),
-            spawner: Spawner::default(),
         }
     }
 
@@ -94,7 +92,7 @@ impl Publisher {
             return;
         }
         let task = ReaderTask(Arc::downgrade(&self.shared));
-        self.spawner.spawn(async move { task.run().await });
+        spawn_here(async move { task.run().await });
     }
 
     /// Opens a stream, or returns `None` if too many are open or the manager is shutting down.

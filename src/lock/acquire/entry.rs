@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::first_attempt::{BeginningAttempt, FirstAttempt};
+use super::first_attempt::FirstAttempt;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
@@ -13,7 +13,7 @@ use crate::lock::engine::line::LONGEST_IN_LINE;
 use crate::lock::lane::UNPOLLED;
 use crate::lock::lane::contending::attempt::unanswered;
 use crate::lock::lane::contending::in_place::InPlace;
-use crate::lock::lane::effect::{Answer, Effects, Given, Reply, Work};
+use crate::lock::lane::effect::{Answer, Effects, Given, Work};
 use crate::lock::lane::queue::seats::Seat;
 use crate::lock::lane::{Entered, First, Lane, Seen, Waiter};
 use crate::lock::lease::LeaseNumber;
@@ -35,7 +35,7 @@ pub(in crate::lock) struct Queued {
     /// `None` during the first attempt.
     pub(in crate::lock) position: QueuePosition,
     /// The first attempt, which the acquire begins.
-    pub(in crate::lock) first: Option<BeginningAttempt>,
+    pub(in crate::lock) first: Option<FirstAttempt>,
 }
 
 /// The result of the first event of an acquire.
@@ -212,8 +212,7 @@ fn attempt(
             Ok(seat) => seat,
             Err(overloaded) => return Start::Rejected(overloaded),
         };
-        let (reply, answer) = oneshot::channel();
-        let waiter = waiter(claim, reply, seat);
+        let (waiter, answer) = waiter(claim, seat);
         let attempted = (LeaseNumber::of(lease), claim.terms.ttl);
         let in_place = engine.home.is_near_caller().then(InPlace::default);
         let first = First {
@@ -221,11 +220,21 @@ fn attempt(
             in_place: in_place.clone().map(|it| (it, now + UNPOLLED)),
         };
         let wakeup = lane.attempt_first(waiter, attempted, first);
-        let attempt = FirstAttempt::new(engine, key, wakeup, claim, lease, now);
+        let first = FirstAttempt {
+            engine: Arc::clone(engine),
+            key: key.clone(),
+            wakeup,
+            ticket: claim.ticket,
+            terms: claim.terms,
+            lease,
+            now,
+            in_place,
+            is_over: false,
+        };
         return Start::Queued(Queued {
             answer,
             position: None,
-            first: Some(BeginningAttempt { attempt, in_place }),
+            first: Some(first),
         });
     };
     let (outcome, unresolved) = judge(engine, replied);
@@ -261,8 +270,7 @@ fn queue(
     }
     match engine.reserve_queue_seat(key, limit) {
         Ok(seat) => {
-            let (reply, answer) = oneshot::channel();
-            let waiter = waiter(claim, reply, seat);
+            let (waiter, answer) = waiter(claim, seat);
             lane.enqueue(waiter, seen, now, effects);
             Start::Queued(Queued {
                 answer,
@@ -290,12 +298,10 @@ fn admit(
     lane.enter(key, claim, now, effects)
 }
 
-fn waiter(claim: &Claim, reply: Reply, seat: Seat) -> Waiter {
-    Waiter {
-        claim: *claim,
-        reply,
-        seat,
-    }
+fn waiter(claim: &Claim, seat: Seat) -> (Waiter, Answer) {
+    let (reply, answer) = oneshot::channel();
+    let claim = *claim;
+    (Waiter { claim, reply, seat }, answer)
 }
 
 #[cfg(test)]

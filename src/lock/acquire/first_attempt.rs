@@ -14,78 +14,51 @@
 //! | is dropped with its runtime | an acquire loop replaces it, and its lease is released |
 //! | has no reply after one response timeout, or does not run, while others wait | the same; a lease that it acquires later is released |
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
 use crate::backend::LeaseId;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lane::contending::attempt::{Attempt, unanswered};
+use crate::lock::lane::contending::attempt::unanswered;
 use crate::lock::lane::contending::in_place::InPlace;
 use crate::lock::lane::effect::{Effects, Wakeup};
 use crate::lock::lane::{Seen, Waiter};
 use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::{Claim, Terms, Ticket};
+use crate::lock::lease::claim::{Terms, Ticket};
 use crate::lock::tasks::command::{Outcome, judge, send};
 use crate::task::with_caller_context;
 use crate::{ErrorKind, LockKey};
 
-/// A first attempt that begins. If dropped, it has ended without being sent.
-pub(in crate::lock) struct BeginningAttempt {
-    pub(in crate::lock) attempt: FirstAttempt,
-    /// Where its acquire drives it. `None` if a task at home does.
-    pub(in crate::lock) in_place: Option<InPlace>,
-}
-
-impl BeginningAttempt {
-    /// Begins the attempt. Returns what its acquire has to poll.
-    pub(in crate::lock) fn begin(self, engine: &Engine) -> Option<InPlace> {
-        let attempt = self.attempt.run();
-        match &self.in_place {
-            Some(in_place) => in_place.put(Box::pin(attempt)),
-            None => engine.home.spawn(with_caller_context(attempt)),
-        }
-        self.in_place
-    }
-}
-
-/// The first attempt, unless it is over.
+/// The first attempt, unless it is over. If dropped before it begins, it has ended without being sent.
 pub(in crate::lock) struct FirstAttempt {
-    engine: Arc<Engine>,
-    key: LockKey,
-    wakeup: Wakeup,
-    ticket: Ticket,
-    terms: Terms,
-    lease: LeaseId,
+    pub(super) engine: Arc<Engine>,
+    pub(super) key: LockKey,
+    pub(super) wakeup: Wakeup,
+    pub(super) ticket: Ticket,
+    pub(super) terms: Terms,
+    pub(super) lease: LeaseId,
     /// When the acquire began. The lease counts from it.
-    now: Moment,
-    is_over: bool,
+    pub(super) now: Moment,
+    /// Where its acquire drives it. `None` if a task at home does.
+    pub(super) in_place: Option<InPlace>,
+    pub(super) is_over: bool,
 }
 
 impl FirstAttempt {
-    pub(in crate::lock) fn new(
-        engine: &Arc<Engine>,
-        key: &LockKey,
-        wakeup: Wakeup,
-        claim: &Claim,
-        lease: LeaseId,
-        now: Moment,
-    ) -> Self {
-        Self {
-            engine: Arc::clone(engine),
-            key: key.clone(),
-            wakeup,
-            ticket: claim.ticket,
-            terms: claim.terms,
-            lease,
-            now,
-            is_over: false,
+    /// Begins the attempt. Returns what its acquire has to poll.
+    pub(in crate::lock) fn begin(mut self) -> Option<InPlace> {
+        let (engine, in_place) = (Arc::clone(&self.engine), self.in_place.take());
+        let attempt = self.run();
+        match &in_place {
+            Some(in_place) => in_place.put(Box::pin(attempt)),
+            None => engine.home.spawn(with_caller_context(attempt)),
         }
+        in_place
     }
 
     /// Sends the attempt, and applies the reply to the lane.
-    pub(in crate::lock) async fn run(mut self) {
+    async fn run(mut self) {
         let (engine, key, wakeup) = (&self.engine, &self.key, &self.wakeup);
         // Mostly the acquire is still there.
         let is_woken = pin!(wakeup.notified()).as_mut().enable();
@@ -93,9 +66,8 @@ impl FirstAttempt {
             self.is_over = true;
             return;
         }
-        let mut attempt: Attempt = send(engine, key, self.lease, self.terms, self.now);
         // Only the end of the runtime drops this await.
-        let replied = poll_fn(|cx| attempt.poll_reply(cx)).await;
+        let replied = send(engine, key, self.lease, self.terms, self.now).await;
         self.is_over = true;
         let (now, mode) = (replied.now, replied.terms.mode);
         let (outcome, unresolved) = judge(engine, replied);

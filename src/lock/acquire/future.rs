@@ -1,4 +1,4 @@
-//! The future of an acquire: its deadline, the order of its keys, and the report of its end.
+//! The future of an acquire: its terms, its deadline, and the report of its end.
 
 use std::fmt;
 use std::future::Future;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::entry::{Step, enter};
 use super::guard::{Hold, LockGuard};
 use super::pending::PendingAcquire;
+use super::several::Several;
 use super::{Acquire, Wait};
 use crate::backend::{BoxFuture, Mode};
 use crate::lock::clock::{Moment, Span};
@@ -348,79 +349,5 @@ impl Slow {
 impl fmt::Debug for AcquireFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AcquireFuture").finish_non_exhaustive()
-    }
-}
-
-/// An acquire of several keys, in their order.
-struct Several {
-    engine: Arc<Engine>,
-    keys: LockKeys,
-    claim: Claim,
-    /// Dropped on error or cancellation, which releases the keys acquired so far.
-    holds: Vec<Hold>,
-}
-
-impl Several {
-    fn new(engine: Arc<Engine>, keys: LockKeys, claim: Claim) -> Self {
-        let holds = Vec::with_capacity(keys.as_slice().len());
-        Self {
-            engine,
-            keys,
-            claim,
-            holds,
-        }
-    }
-
-    /// Acquires the further keys without waiting. Returns the acquire of the first key that has to wait, or `None` if
-    /// all keys are held.
-    fn enter_rest(&mut self, now: Moment) -> Result<Option<PendingAcquire>, Error> {
-        let mut one = self.claim;
-        // The longest hold counts from the grant of the last key.
-        one.terms.max_hold = Span::FOREVER;
-        let held = self.holds.len();
-        for (at, key) in (held..).zip(&self.keys.as_slice()[held..]) {
-            if one.terms.mode != Mode::Permit {
-                one.terms.mode = self.keys.mode(at);
-            }
-            // A ticket orders by arrival, and the acquire arrives at each key at another time.
-            one.ticket = self.engine.next_number();
-            match enter(&self.engine, key, &one, now) {
-                Step::Done(outcome) => {
-                    let engine = Arc::clone(&self.engine);
-                    self.holds.push(Hold::new(engine, outcome?, one.hold));
-                }
-                Step::Slow(queued) => {
-                    let engine = Arc::clone(&self.engine);
-                    let pending = PendingAcquire::new(engine, key.clone(), one, queued, now);
-                    return Ok(Some(pending));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    async fn wait(
-        mut self,
-        mut pending: PendingAcquire,
-        position: &mut QueuePosition,
-    ) -> Result<LockGuard, Error> {
-        loop {
-            let (outcome, now) = Pin::new(&mut pending).await;
-            *position = pending.queue_position().max(*position);
-            self.holds.push(outcome?);
-            match self.enter_rest(now)? {
-                Some(next) => pending = next,
-                None => return self.into_guard(now),
-            }
-        }
-    }
-
-    fn into_guard(self, now: Moment) -> Result<LockGuard, Error> {
-        // A fixed lease may have expired during the wait for another key.
-        if !self.holds.iter().all(|hold| hold.is_held(now)) {
-            return Err(Error::new(ErrorKind::Lost));
-        }
-        LockGuard::many(&self.engine, self.holds, &self.claim, now)
-            .ok_or_else(|| Error::new(ErrorKind::Lost))
     }
 }

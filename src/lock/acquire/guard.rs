@@ -117,14 +117,15 @@ impl Hold {
             let (reply, reported) = oneshot::channel();
             let report = Box::new(Report { reply });
             let until = engine.release(grant, self.id, Some(report), now);
-            Started { reported, until }
+            (reported, until)
         };
         let (may_not_run, clock) = (engine.home.may_not_run(), engine.home.clock);
         // All releases start before the first is awaited.
         let started: SmallVec<[_; 1]> = self.grants().iter().map(release).collect();
         async move {
             let mut outcome = Ok(());
-            for Started { reported, until } in started {
+            // Each lease must have expired by then.
+            for (reported, until) in started {
                 // The watchdog ends the return in time, if it runs.
                 let reported = match may_not_run {
                     true => by(clock, until, now, reported).await,
@@ -136,13 +137,6 @@ impl Hold {
             outcome
         }
     }
-}
-
-/// A release that has started.
-struct Started {
-    reported: oneshot::Receiver<Result<(), Error>>,
-    /// When the lease must have expired.
-    until: Moment,
 }
 
 impl Drop for Hold {

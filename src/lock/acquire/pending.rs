@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::oneshot::error::RecvError;
 
 use super::entry::{Queued, Step, enter, pick_up, rejection};
-use super::first_attempt::BeginningAttempt;
+use super::first_attempt::FirstAttempt;
 use super::guard::Hold;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
@@ -103,7 +103,7 @@ impl PendingAcquire {
         self.queue_position = position.or(self.queue_position);
         // An earlier one that had no reply in time, and that home has replaced.
         self.finish_first();
-        self.first = first.and_then(|first: BeginningAttempt| first.begin(&self.engine));
+        self.first = first.and_then(FirstAttempt::begin);
     }
 
     /// Leaves the first attempt to a task.

@@ -1,8 +1,7 @@
 //! Timeouts on the clock of the engine.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use super::{Clock, Moment};
@@ -26,25 +25,16 @@ pub(in crate::lock) async fn by<F: Future>(
     future: F,
 ) -> Option<F::Output> {
     let mut future = pin!(future);
-    if let Some(output) = poll_once(future.as_mut()).await {
-        return Some(output);
-    }
     let mut timer = pin!(Timer::at(next_wake(until, now).into()));
-    while now < until {
-        timer.as_mut().reset(next_wake(until, now).into());
+    loop {
         tokio::select! {
             biased;
             output = &mut future => return Some(output),
             () = timer.as_mut() => now = clock.now(),
         }
+        if now >= until {
+            return None;
+        }
+        timer.as_mut().reset(next_wake(until, now).into());
     }
-    None
-}
-
-async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => Poll::Ready(None),
-    })
-    .await
 }

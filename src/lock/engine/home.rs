@@ -145,46 +145,35 @@ impl Home {
     pub(in crate::lock) fn check(&self) -> Option<bool> {
         // Cleared before the check, which an end in between does not escape.
         let was_suspect = self.suspect.swap(false, Ordering::SeqCst);
-        match self.state() {
-            State::Runs => Some(was_suspect),
-            State::Moved => Some(true),
-            State::Over => {
-                self.task_was_dropped();
-                if self.is_over() {
-                    self.unresolved.abandon();
-                }
-                None
+        let has_moved = self.has_moved();
+        if has_moved.is_none() {
+            self.task_was_dropped();
+            if self.is_over() {
+                self.unresolved.abandon();
             }
         }
+        has_moved.map(|has_moved| has_moved || was_suspect)
     }
 
-    fn state(&self) -> State {
+    /// Returns `true` if the home has ended with its paused clock: the runtime of the caller is the home from now on.
+    /// Returns `None` if it has ended and no other one follows.
+    fn has_moved(&self) -> Option<bool> {
         let home = match &self.place {
-            Place::Own(thread) if thread.runs() => return State::Runs,
-            Place::Given(runtime) if !runtime.has_ended() => return State::Runs,
-            Place::Own(_) | Place::Given(_) => return State::Over,
+            Place::Own(thread) => return thread.runs().then_some(false),
+            Place::Given(runtime) => return (!runtime.has_ended()).then_some(false),
             Place::Paused(home) => home,
         };
         let mut home = home.lock().unwrap_or_else(PoisonError::into_inner);
         match Handle::try_current() {
-            Ok(here) if here.id() == home.id() => State::Runs,
-            _ if !has_ended(&home) => State::Runs,
+            Ok(here) if here.id() == home.id() => Some(false),
+            _ if !has_ended(&home) => Some(false),
             Ok(here) => {
                 *home = here;
-                State::Moved
+                Some(true)
             }
-            Err(_) => State::Over,
+            Err(_) => None,
         }
     }
-}
-
-/// The state of a home, by a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Runs,
-    /// It ended with its paused clock, and the runtime of the caller is the home from now on.
-    Moved,
-    Over,
 }
 
 fn of(home: &Mutex<Handle>) -> Handle {

@@ -7,9 +7,6 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::Engine;
-use crate::LockKey;
-
 /// The most commands of one group in flight. A thousand at once would queue in the backend beyond their response
 /// timeout, and would all be resent.
 pub(in crate::lock) const IN_FLIGHT: usize = 16;
@@ -18,9 +15,9 @@ pub(in crate::lock) const IN_FLIGHT: usize = 16;
 pub(in crate::lock) struct Turns(HashMap<u64, Arc<Semaphore>>);
 
 impl Turns {
-    /// Returns the turns of the group of `key`. A sender holds one until the reply. The semaphore is never closed.
-    pub(in crate::lock) fn of(&mut self, engine: &Engine, key: &LockKey) -> Arc<Semaphore> {
-        let group = self.0.entry(engine.backend.group(key));
+    /// Returns the turns of a group. A sender holds one until the reply. The semaphore is never closed.
+    pub(in crate::lock) fn of(&mut self, group: u64) -> Arc<Semaphore> {
+        let group = self.0.entry(group);
         Arc::clone(group.or_insert_with(|| Arc::new(Semaphore::new(IN_FLIGHT))))
     }
 }

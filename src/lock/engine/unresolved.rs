@@ -1,6 +1,10 @@
 //! The leases of unknown fate, by key: the backend may or may not hold them.
+//!
+//! A lease is released at once, and after a failure with the next tick. All keys of a home share one tick, whose
+//! interval doubles until nothing is left: a backend that is down for long leaves many of them. A group of keys that
+//! hangs uses up its own commands and delays no other group. Releases that wait for a command share the next one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +13,7 @@ use tokio::sync::Notify;
 use crate::LockKey;
 use crate::jitter::jittered;
 use crate::lock::clock::Moment;
+use crate::lock::engine::turns::IN_FLIGHT;
 use crate::lock::lease::LeaseNumber;
 
 /// The most leases of one command.
@@ -17,8 +22,8 @@ pub(in crate::lock) const BATCH: usize = 100;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The unresolved leases of one manager. Each key has at most one release command in flight, and one
-/// per backoff step.
+/// The unresolved leases of one manager. Each key has at most one release command in flight, and one per tick after a
+/// failure.
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Unresolved {
     state: Mutex<State>,
@@ -31,19 +36,30 @@ pub(in crate::lock) struct Unresolved {
 #[derive(Debug, Default)]
 struct State {
     keys: BTreeMap<LockKey, Unknown>,
-    /// The keys without a command in flight, in the order of their next commands. A backend that is down for long
-    /// leaves many of them.
-    waiting: BTreeSet<(DueTime, LockKey)>,
+    /// The groups of keys of the backend.
+    groups: BTreeMap<u64, Group>,
+    /// The keys whose last command failed, which the tick makes due.
+    failed: Vec<LockKey>,
+    tick: Option<Moment>,
+    /// The interval of the last tick. Zero before the first one.
+    backoff: Duration,
     /// The attempts in flight whose leases are unresolved once they have replies.
     attempts: usize,
     running: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
+struct Group {
+    /// The keys to send now. Some may be gone or in flight by then.
+    due: VecDeque<LockKey>,
+    commands: usize,
+}
+
+#[derive(Debug, Default)]
 struct Unknown {
+    group: u64,
     leases: Vec<UnknownLease>,
-    backoff: Duration,
-    next: Progress,
+    in_flight: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -51,17 +67,17 @@ pub(in crate::lock) struct UnknownLease {
     number: LeaseNumber,
     /// When it must have expired.
     until: Moment,
-    /// When an attempt was added that the backend may grant after a release that was sent before.
-    attempted: Option<Moment>,
+    /// The backend may yet grant it, after a release that was sent before.
+    is_attempt: bool,
     /// It was attempted again after its last release was sent.
     again: bool,
 }
 
 impl UnknownLease {
     /// Returns the lease of an attempt, or of a place in the queue of the backend, that may yet take effect.
-    pub(in crate::lock) fn attempted(number: LeaseNumber, until: Moment, now: Moment) -> Self {
+    pub(in crate::lock) fn attempted(number: LeaseNumber, until: Moment) -> Self {
         Self {
-            attempted: Some(now),
+            is_attempt: true,
             ..Self::granted(number, until)
         }
     }
@@ -71,35 +87,19 @@ impl UnknownLease {
         Self {
             number,
             until,
-            attempted: None,
+            is_attempt: false,
             again: false,
         }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Waiting(DueTime),
-    /// `again`: the backend has recovered since the command was sent.
-    InFlight {
-        again: bool,
-    },
-}
-
-/// When the next command of a key is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum DueTime {
-    AtOnce,
-    At(Moment),
-}
-
 /// What the task has to do.
 #[derive(Debug)]
 pub(in crate::lock) enum Step {
-    Release(Vec<(LockKey, LeaseNumber)>),
-    WaitUntil(Moment),
-    /// Wait for the commands in flight.
-    Wait,
+    /// Send one command, and report its end by [`ended`](Unresolved::ended). The leases of one key are adjacent.
+    Release(u64, Vec<(LockKey, LeaseNumber)>),
+    /// Wait for the tick, if there is one, and for the commands in flight.
+    Wait(Option<Moment>),
     End,
 }
 
@@ -134,26 +134,22 @@ impl Unresolved {
         }
     }
 
-    /// Adds a lease. Returns `true` if the task does not run, so the caller has to start it.
-    pub(in crate::lock) fn add(&self, key: LockKey, lease: UnknownLease) -> bool {
+    /// Adds a lease of a key in this group. Returns `true` if the task does not run, so the caller has to start it.
+    pub(in crate::lock) fn add(&self, key: LockKey, group: u64, lease: UnknownLease) -> bool {
         let start = {
             let mut state = self.state();
-            let State { keys, waiting, .. } = &mut *state;
+            let State { keys, groups, .. } = &mut *state;
             let unknown = keys.entry(key).or_insert_with_key(|key| {
-                waiting.insert((DueTime::AtOnce, key.clone()));
+                groups.entry(group).or_default().due.push_back(key.clone());
                 Unknown {
-                    leases: Vec::new(),
-                    backoff: FIRST_BACKOFF,
-                    next: Progress::Waiting(DueTime::AtOnce),
+                    group,
+                    ..Unknown::default()
                 }
             });
             match unknown.find(lease.number) {
                 Some(known) => {
                     known.until = known.until.max(lease.until);
-                    if lease.attempted.is_some() {
-                        known.attempted = lease.attempted;
-                        known.again = true;
-                    }
+                    known.again |= lease.is_attempt;
                 }
                 None => unknown.leases.push(lease),
             }
@@ -167,32 +163,42 @@ impl Unresolved {
     pub(in crate::lock) fn next_step(&self, now: Moment) -> Step {
         let mut state = self.state();
         if state.keys.is_empty() {
-            state.running = false;
+            state.reset();
             return Step::End;
         }
-        let State { keys, waiting, .. } = &mut *state;
-        let mut due = Vec::new();
-        while due.len() < BATCH
-            && waiting
-                .first()
-                .is_some_and(|(due, _)| *due <= DueTime::At(now))
-            && let Some((_, key)) = waiting.pop_first()
-        {
-            let Some(unknown) = keys.get_mut(&key) else {
-                unreachable!("BUG: a key that waits is unresolved");
-            };
-            unknown.next = Progress::InFlight { again: false };
-            for lease in unknown.leases.iter_mut().take(BATCH - due.len()) {
-                lease.again = false;
-                due.push((key.clone(), lease.number));
+        if state.tick.is_some_and(|tick| tick <= now) {
+            state.retry_failed();
+        }
+        let State { keys, groups, .. } = &mut *state;
+        for (id, group) in groups {
+            let mut leases = Vec::new();
+            while group.commands < IN_FLIGHT
+                && leases.len() < BATCH
+                && let Some(key) = group.due.pop_front()
+            {
+                let Some(unknown) = keys.get_mut(&key).filter(|unknown| !unknown.in_flight) else {
+                    continue;
+                };
+                unknown.in_flight = true;
+                for lease in unknown.leases.iter_mut().take(BATCH - leases.len()) {
+                    lease.again = false;
+                    leases.push((key.clone(), lease.number));
+                }
+            }
+            if !leases.is_empty() {
+                group.commands += 1;
+                return Step::Release(*id, leases);
             }
         }
-        match waiting.first() {
-            _ if !due.is_empty() => Step::Release(due),
-            Some((DueTime::At(at), _)) => Step::WaitUntil(*at),
-            Some((DueTime::AtOnce, _)) => unreachable!("BUG: what is due at once was released"),
-            None => Step::Wait,
+        Step::Wait(state.tick)
+    }
+
+    /// The command for a group has ended, and its replies were applied.
+    pub(in crate::lock) fn ended(&self, group: u64) {
+        if let Some(group) = self.state().groups.get_mut(&group) {
+            group.commands = group.commands.saturating_sub(1);
         }
+        self.changed.notify_one();
     }
 
     /// Counts an attempt in flight whose lease is unresolved once it has a reply.
@@ -206,7 +212,7 @@ impl Unresolved {
         self.finished.notify_waiters();
     }
 
-    /// Applies the reply for a key, whose leases `resolved` are released. The task has to be notified afterwards.
+    /// Applies the reply for a key, whose leases `resolved` are released.
     pub(in crate::lock) fn replied(
         &self,
         key: &LockKey,
@@ -215,26 +221,20 @@ impl Unresolved {
         now: Moment,
     ) {
         let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        let Some(unknown) = keys.get_mut(key) else {
+        let Some(unknown) = state.keys.get_mut(key) else {
             return;
         };
-        if let Progress::Waiting(due) = unknown.next {
-            waiting.remove(&(due, key.clone()));
-        }
+        unknown.in_flight = false;
         unknown.leases.retain(|lease| {
             lease.until > now && (lease.again || !resolved.contains(&lease.number))
         });
         if unknown.leases.is_empty() {
-            keys.remove(key);
+            state.keys.remove(key);
+        } else if failed {
+            state.failed.push(key.clone());
+            state.set_tick(now);
         } else {
-            let mut at = now;
-            if failed && unknown.next != (Progress::InFlight { again: true }) {
-                at = now + jittered(unknown.backoff);
-                unknown.backoff = (unknown.backoff * 2).min(LAST_BACKOFF);
-            }
-            unknown.next = Progress::Waiting(DueTime::At(at));
-            waiting.insert((DueTime::At(at), key.clone()));
+            state.make_due(key.clone());
         }
         let finished = state.keys.is_empty();
         drop(state);
@@ -243,50 +243,11 @@ impl Unresolved {
         }
     }
 
-    /// Drops a lease that a command of the releaser has released, which was sent at `sent_at`. While a command for its key
-    /// is in flight, the reply to that settles it.
-    pub(in crate::lock) fn released_elsewhere(
-        &self,
-        key: &LockKey,
-        lease: LeaseNumber,
-        sent_at: Moment,
-    ) {
-        let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        let Some(unknown) = keys.get_mut(key) else {
-            return;
-        };
-        let Progress::Waiting(due) = unknown.next else {
-            return;
-        };
-        // The backend may have granted it after that command.
-        (unknown.leases).retain(|it| it.number != lease || it.attempted > Some(sent_at));
-        if unknown.leases.is_empty() {
-            waiting.remove(&(due, key.clone()));
-            keys.remove(key);
-        }
-        let finished = state.keys.is_empty();
-        drop(state);
-        if finished {
-            self.changed.notify_one();
-            self.finished.notify_waiters();
-        }
-    }
-
-    /// Makes all leases due, because the backend is available again.
+    /// Makes all leases due, because the backend is available again. Those in flight that fail follow soon.
     pub(in crate::lock) fn retry_now(&self) {
         let mut state = self.state();
-        let State { keys, waiting, .. } = &mut *state;
-        waiting.clear();
-        for (key, unknown) in keys {
-            match &mut unknown.next {
-                Progress::Waiting(due) => {
-                    *due = DueTime::AtOnce;
-                    waiting.insert((*due, key.clone()));
-                }
-                Progress::InFlight { again } => *again = true,
-            }
-        }
+        state.retry_failed();
+        state.backoff = Duration::ZERO;
     }
 
     /// Returns `true` if the task has something to do and does not run, so the caller has to start it.
@@ -299,24 +260,49 @@ impl Unresolved {
     pub(in crate::lock) fn stopped(&self) {
         let mut state = self.state();
         state.running = false;
-        let State { keys, waiting, .. } = &mut *state;
+        let State { keys, groups, .. } = &mut *state;
+        groups.clear();
         for (key, unknown) in keys {
-            if let Progress::InFlight { .. } = unknown.next {
-                unknown.next = Progress::Waiting(DueTime::AtOnce);
-                waiting.insert((DueTime::AtOnce, key.clone()));
-            }
+            unknown.in_flight = false;
+            let group = groups.entry(unknown.group).or_default();
+            group.due.push_back(key.clone());
         }
     }
 
     /// Drops all leases: no home is left to release them.
     pub(in crate::lock) fn abandon(&self) {
-        let mut state = self.state();
-        *state = State {
-            attempts: state.attempts,
-            ..State::default()
-        };
-        drop(state);
+        self.state().reset();
         self.finished.notify_waiters();
+    }
+}
+
+impl State {
+    fn reset(&mut self) {
+        *self = Self {
+            attempts: self.attempts,
+            ..Self::default()
+        };
+    }
+
+    fn set_tick(&mut self, now: Moment) {
+        if self.tick.is_none() {
+            self.backoff = (2 * self.backoff).clamp(FIRST_BACKOFF, LAST_BACKOFF);
+            self.tick = Some(now + jittered(self.backoff));
+        }
+    }
+
+    fn retry_failed(&mut self) {
+        self.tick = None;
+        std::mem::take(&mut self.failed)
+            .into_iter()
+            .for_each(|key| self.make_due(key));
+    }
+
+    fn make_due(&mut self, key: LockKey) {
+        if let Some(unknown) = self.keys.get(&key) {
+            let group = self.groups.entry(unknown.group).or_default();
+            group.due.push_back(key);
+        }
     }
 }
 

@@ -46,8 +46,8 @@ impl Lane {
     ) {
         let wakeup = Arc::new(Notify::new());
         let others_wait = match yielded {
-            Yielded::To(_) | Yielded::ToQueue { .. } => true,
-            Yielded::ToUnknown => false,
+            Yielded::ToQueue { .. } => true,
+            Yielded::ToOthers => false,
             Yielded::ToNobody => matches!(seen, Seen::Busy(_)),
         };
         let yields_until = match (&self.phase, yielded) {
@@ -80,7 +80,7 @@ impl Lane {
                     Yielded::ToQueue { .. } => Phase::Yielding {
                         until: now + YIELDING,
                     },
-                    Yielded::ToNobody | Yielded::To(_) | Yielded::ToUnknown => Phase::Idle,
+                    Yielded::ToNobody | Yielded::ToOthers => Phase::Idle,
                 };
             }
             Some(claim) => {

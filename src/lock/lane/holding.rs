@@ -1,6 +1,7 @@
 //! The holds of one owner, each with its terms.
 
 pub(super) mod downgrading;
+mod end;
 pub(super) mod held;
 pub(super) mod readers;
 pub(super) mod renewing;
@@ -10,14 +11,15 @@ pub(super) mod tenure;
 use std::sync::Arc;
 
 use super::effect::Wakeup;
-use crate::lock::clock::{Moment, Span};
+use crate::lock::clock::Moment;
+use crate::lock::lease::Lease;
 use crate::lock::lease::claim::{Claim, HoldId};
 use crate::lock::lease::grant::Grant;
-use crate::lock::lease::{Lease, valid_until};
 
 use super::queue::group::Group;
 use crate::backend::Mode;
 use crate::{ErrorKind, Owner};
+use end::End;
 use readers::Held;
 
 /// The maximum number of holds of one owner on one lock.
@@ -66,49 +68,12 @@ struct Hold {
     limit: Moment,
 }
 
-/// The end of a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// Renewed by leases of this length until it is released.
-    Renewed(Span),
-    At(Moment),
-}
-
 /// Which hold an entry of the list stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     /// Any of the holds that were alike before another kind was added, which are interchangeable.
     Alike,
     Id(HoldId),
-}
-
-impl End {
-    /// Returns what a lease must last for so that both ends are reached.
-    pub(super) fn max(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::At(one), Self::At(other)) => Self::At(one.max(other)),
-            (Self::Renewed(_), _) => self,
-            (Self::At(_), Self::Renewed(_)) => other,
-        }
-    }
-
-    /// Returns the end of each hold while all are alike. The lease then has the terms of the first one.
-    pub(super) fn of_alike(lease: &Lease) -> Self {
-        if lease.is_renewed() {
-            Self::Renewed(lease.ttl())
-        } else {
-            Self::At(lease.valid_until())
-        }
-    }
-
-    pub(super) fn of(claim: &Claim, now: Moment) -> Self {
-        let terms = claim.terms;
-        if terms.renewed {
-            Self::Renewed(terms.ttl)
-        } else {
-            Self::At(valid_until(now, terms.ttl))
-        }
-    }
 }
 
 impl Hold {

@@ -117,20 +117,11 @@ impl Lane {
 
     /// Rejects the waiters whose deadline has passed. Their futures have no timers of their own.
     pub(in crate::lock) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
-        let late = self.queue.take_late(now);
-        if late.is_empty() {
+        if self.queue.deadline().is_none_or(|first| first > now) {
             return;
         }
-        let error = self.why_not(now);
-        for waiter in late {
-            effects.reject(waiter.reply, error.clone());
-        }
-        // A task without waiters ends.
-        if self.queue.is_empty()
-            && let Phase::Contending(contending) = &self.phase
-        {
-            contending.wake();
-        }
+        self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
+        self.queue.update_deadline();
     }
 
     /// Grants a hold to each queued acquire of the owner, which would otherwise wait for itself. A fresh

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::claim::{Claim, HoldId};
 use super::ending::Ending;
 use crate::backend::Mode;
@@ -45,17 +47,11 @@ pub(in crate::lock) struct Grant {
     listeners: Mutex<Option<Box<Listeners>>>,
 }
 
-/// The wakers of the loss futures. The first one, mostly the only one, needs no list.
+/// The wakers of the loss futures, each with its id. Mostly there is one.
 #[derive(Debug, Default)]
 struct Listeners {
-    first: Option<Waker>,
-    more: Option<Box<MoreListeners>>,
-}
-
-#[derive(Debug, Default)]
-struct MoreListeners {
     last_id: u64,
-    wakers: Vec<(u64, Waker)>,
+    wakers: SmallVec<[(u64, Waker); 1]>,
 }
 
 /// The states of a downgrade.
@@ -67,9 +63,6 @@ const DOWNGRADED: u8 = 2;
 const OFFERED: u8 = 0;
 const PICKED_UP: u8 = 1;
 const WITHDRAWN: u8 = 2;
-
-/// The id of the first waker.
-const FIRST: u64 = 0;
 
 impl Grant {
     /// Creates a grant with one hold.
@@ -276,7 +269,10 @@ impl Grant {
     /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code
     /// of the executor.
     pub(in crate::lock) fn wake_listeners(&self) {
-        let wakers = (self.listeners().as_ref()).map_or_else(Vec::new, |it| it.wakers());
+        let listeners = self.listeners();
+        let wakers = listeners.iter().flat_map(|it| &it.wakers);
+        let wakers: Vec<_> = wakers.map(|(_, waker)| waker.clone()).collect();
+        drop(listeners);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -289,49 +285,21 @@ impl Grant {
     /// Registers `waker` under the id in `id`, or under a new one.
     pub(in crate::lock) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
         let mut listeners = self.listeners();
-        let listeners = listeners.get_or_insert_default();
-        if let Some(known) = *id
-            && let Some(old) = listeners.waker(known)
-        {
-            old.clone_from(waker);
-        } else if listeners.first.is_none() {
-            listeners.first = Some(waker.clone());
-            *id = Some(FIRST);
-        } else {
-            let more = listeners.more.get_or_insert_default();
-            more.last_id += 1;
-            more.wakers.push((more.last_id, waker.clone()));
-            *id = Some(more.last_id);
+        let Listeners { last_id, wakers } = &mut **listeners.get_or_insert_default();
+        match wakers.iter_mut().find(|(known, _)| Some(*known) == *id) {
+            Some((_, old)) => old.clone_from(waker),
+            None => {
+                *last_id += 1;
+                wakers.push((*last_id, waker.clone()));
+                *id = Some(*last_id);
+            }
         }
     }
 
     pub(in crate::lock) fn unlisten(&self, id: u64) {
-        let mut listeners = self.listeners();
-        let Some(listeners) = &mut *listeners else {
-            return;
-        };
-        if id == FIRST {
-            listeners.first = None;
-        } else if let Some(more) = &mut listeners.more {
-            more.wakers.retain(|(listener, _)| *listener != id);
+        if let Some(listeners) = &mut *self.listeners() {
+            listeners.wakers.retain(|(listener, _)| *listener != id);
         }
-    }
-}
-
-impl Listeners {
-    fn wakers(&self) -> Vec<Waker> {
-        let more = self.more.iter().flat_map(|more| &more.wakers);
-        let more = more.map(|(_, waker)| waker);
-        self.first.iter().chain(more).cloned().collect()
-    }
-
-    fn waker(&mut self, id: u64) -> Option<&mut Waker> {
-        if id == FIRST {
-            return self.first.as_mut();
-        }
-        let more = self.more.as_mut()?;
-        let mut wakers = more.wakers.iter_mut();
-        wakers.find_map(|(listener, waker)| (*listener == id).then_some(waker))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
+use smallvec::SmallVec;
 
 use super::grant::Grant;
 use crate::lock::clock::Moment;
@@ -108,9 +109,8 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct Lost {
         grants: Grants,
-        // The ids of the registered wakers, one per grant; `more` has those after the first.
-        first: Option<u64>,
-        more: Vec<Option<u64>>,
+        // The ids of the registered wakers, one per grant.
+        ids: SmallVec<[Option<u64>; 1]>,
         // Besides the watchdog, which code of the program may delay.
         #[pin]
         deadline: Timer,
@@ -120,8 +120,7 @@ pin_project! {
 
     impl PinnedDrop for Lost {
         fn drop(this: Pin<&mut Self>) {
-            let ids = std::iter::once(&this.first).chain(&this.more);
-            for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+            for (grant, id) in this.grants.as_slice().iter().zip(&this.ids) {
                 if let Some(id) = id {
                     grant.unlisten(*id);
                 }
@@ -132,14 +131,13 @@ pin_project! {
 
 impl Lost {
     pub(in crate::lock) fn new(grants: Grants) -> Self {
-        let more = vec![None; grants.as_slice().len() - 1];
+        let ids = SmallVec::from_elem(None, grants.as_slice().len());
         // Reading the clock detects a suspend, which the conversion of a moment does not.
         let now = grants.now();
         let deadline = Timer::at(grants.valid_until().max(now).into());
         Self {
             grants,
-            first: None,
-            more,
+            ids,
             deadline,
             fired: None,
         }
@@ -162,8 +160,7 @@ impl Future for Lost {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         // Registers before it checks, so a loss in between is detected.
-        let ids = std::iter::once(&mut *this.first).chain(this.more.iter_mut());
-        for (grant, id) in this.grants.as_slice().iter().zip(ids) {
+        for (grant, id) in this.grants.as_slice().iter().zip(this.ids.iter_mut()) {
             grant.listen(id, cx.waker());
         }
         loop {

@@ -1,7 +1,5 @@
 //! The other processes to which a released lease went.
 
-use std::num::NonZeroU32;
-
 use super::place::QueuePlace;
 use crate::backend::{Mode, Released};
 
@@ -9,9 +7,8 @@ use crate::backend::{Mode, Released};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Yielded {
     ToNobody,
-    To(NonZeroU32),
-    /// Other processes may wait, but cannot be counted.
-    ToUnknown,
+    /// Other processes may wait, and the backend has no queue.
+    ToOthers,
     /// The first process in the queue of the backend has the next turn. If waiters are left, this process may
     /// have entered that queue already, in the same command.
     ToQueue {
@@ -27,10 +24,6 @@ impl Yielded {
         place: None,
         notified_behind: None,
     };
-
-    pub(in crate::lock) fn to(watchers: u32) -> Self {
-        NonZeroU32::new(watchers).map_or(Self::ToUnknown, Self::To)
-    }
 
     /// Returns the queue, if this process has a place there.
     pub(in crate::lock) fn behind(place: Option<QueuePlace>) -> Self {
@@ -54,7 +47,7 @@ impl Yielded {
     pub(in crate::lock) fn place(self) -> Option<QueuePlace> {
         match self {
             Self::ToQueue { place, .. } => place,
-            Self::ToNobody | Self::To(_) | Self::ToUnknown => None,
+            Self::ToNobody | Self::ToOthers => None,
         }
     }
 
@@ -76,7 +69,7 @@ impl Yielded {
             Self::ToQueue {
                 notified_behind, ..
             } => notified_behind,
-            Self::ToNobody | Self::To(_) | Self::ToUnknown => None,
+            Self::ToNobody | Self::ToOthers => None,
         }
     }
 }

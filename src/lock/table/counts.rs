@@ -38,42 +38,16 @@ pub(in crate::lock) struct Counting {
     permits: KeyMap<Once>,
 }
 
-/// What counts once for a key.
-#[derive(Debug, Default, Clone, Copy)]
-struct Once {
-    is_lane: bool,
-    is_held: bool,
-    is_queued: bool,
-    is_shown: bool,
-}
+/// What counts once for a key: whether it has a lane, is held, is in the queue of the backend, and is shown.
+type Once = [bool; 4];
 
-impl Once {
-    fn of(lane: &Lane) -> Self {
-        Self {
-            is_lane: !lane.is_yielding(),
-            is_held: lane.is_held(),
-            is_queued: lane.has_place(),
-            is_shown: lane.is_shown(),
-        }
-    }
-
-    fn or(self, other: Self) -> Self {
-        Self {
-            is_lane: self.is_lane | other.is_lane,
-            is_held: self.is_held | other.is_held,
-            is_queued: self.is_queued | other.is_queued,
-            is_shown: self.is_shown | other.is_shown,
-        }
-    }
-
-    fn without(self, other: Self) -> Self {
-        Self {
-            is_lane: self.is_lane & !other.is_lane,
-            is_held: self.is_held & !other.is_held,
-            is_queued: self.is_queued & !other.is_queued,
-            is_shown: self.is_shown & !other.is_shown,
-        }
-    }
+fn once(lane: &Lane) -> Once {
+    [
+        !lane.is_yielding(),
+        lane.is_held(),
+        lane.has_place(),
+        lane.is_shown(),
+    ]
 }
 
 impl Counting {
@@ -86,10 +60,10 @@ impl Counting {
             Mode::Shared => &mut counts.shared,
             Mode::Permit => &mut counts.permits,
         } += lane.owners();
-        let once = Once::of(lane);
+        let once = once(lane);
         if key.is_of_permit() {
             let permits = self.permits.entry(key.stored().clone()).or_default();
-            *permits = permits.or(once);
+            *permits = std::array::from_fn(|at| permits[at] | once[at]);
         } else {
             counts.add_key(once);
         }
@@ -114,8 +88,8 @@ impl Counting {
         } = self;
         for (key, permits) in permits {
             // Acquires in other modes have a lane that was counted.
-            let counted = lanes.inspect(&key, Once::of).unwrap_or_default();
-            counts.add_key(permits.without(counted));
+            let counted = lanes.inspect(&key, once).unwrap_or_default();
+            counts.add_key(std::array::from_fn(|at| permits[at] & !counted[at]));
         }
         counts
     }
@@ -130,9 +104,15 @@ impl Counts {
     }
 
     fn add_key(&mut self, once: Once) {
-        self.lanes += usize::from(once.is_lane);
-        self.held += usize::from(once.is_held);
-        self.queued += usize::from(once.is_queued);
-        self.shown += usize::from(once.is_shown);
+        let Self {
+            lanes,
+            held,
+            queued,
+            shown,
+            ..
+        } = self;
+        for (count, once) in [lanes, held, queued, shown].into_iter().zip(once) {
+            *count += usize::from(once);
+        }
     }
 }

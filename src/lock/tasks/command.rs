@@ -8,7 +8,7 @@ use crate::backend::{
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::lane::Seen;
-use crate::lock::lane::contending::attempt::{Attempt, Replied, Reply};
+use crate::lock::lane::contending::attempt::Replied;
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::{Error, LockKey};
@@ -22,45 +22,54 @@ pub(in crate::lock) enum Outcome {
     Never(Error),
 }
 
-/// Sends an attempt. `now` is a moment before this call, and the lease counts from it.
-pub(in crate::lock) fn send(
+fn request(key: &LockKey, lease: LeaseId, terms: Terms) -> AcquireRequest {
+    AcquireRequest::new(key.clone(), lease, terms.ttl.get())
+        .with_mode(terms.mode)
+        .with_limit(terms.limit)
+}
+
+/// Sends an attempt, and returns its reply. `now` is a moment before this call, and the lease counts from it.
+///
+/// # Cancel safety
+///
+/// Dropped only with the runtime.
+pub(in crate::lock) async fn send(
     engine: &Arc<Engine>,
     key: &LockKey,
     lease: LeaseId,
     terms: Terms,
     now: Moment,
-) -> Attempt {
-    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get())
-        .with_mode(terms.mode)
-        .with_limit(terms.limit);
-    Attempt {
+) -> Replied {
+    let backend = Arc::clone(&engine.backend);
+    let outcome = backend.try_acquire(request(key, lease, terms)).await;
+    Replied {
         lease,
         terms,
         sent_at: now,
-        clock: engine.home.clock,
-        reply: Reply::Acquire(Arc::clone(&engine.backend).try_acquire(request)),
+        now: engine.now(),
+        outcome: outcome.map(Contended::from),
     }
 }
 
-/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`. `now` is as
-/// in [`send`].
-pub(in crate::lock) fn contend(
+/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`. As [`send`].
+pub(in crate::lock) async fn contend(
     engine: &Arc<Engine>,
     key: &LockKey,
     lease: LeaseId,
     terms: Terms,
     listens: bool,
-    now: Moment,
-) -> Attempt {
+) -> Replied {
     let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens)
         .with_mode(terms.mode)
         .with_limit(terms.limit);
-    Attempt {
+    let sent_at = engine.now();
+    let outcome = Arc::clone(&engine.backend).contend(request).await;
+    Replied {
         lease,
         terms,
-        sent_at: now,
-        clock: engine.home.clock,
-        reply: Reply::Contend(Arc::clone(&engine.backend).contend(request)),
+        sent_at,
+        now: engine.now(),
+        outcome,
     }
 }
 
@@ -74,15 +83,13 @@ pub(in crate::lock) fn attempt_now(
     now: Moment,
 ) -> Option<Replied> {
     let immediate = engine.backend.immediate()?;
-    let request = AcquireRequest::new(key.clone(), lease, terms.ttl.get())
-        .with_mode(terms.mode)
-        .with_limit(terms.limit);
+    let outcome = immediate.try_acquire(&request(key, lease, terms), now.into());
     Some(Replied {
         lease,
         terms,
         sent_at: now,
         now,
-        outcome: (immediate.try_acquire(&request, now.into())).map(Contended::from),
+        outcome: outcome.map(Contended::from),
     })
 }
 

@@ -54,11 +54,11 @@ pub(in crate::lock) struct AcquireLoop {
     queued: Option<u32>,
     /// When to poll according to the backend, and since when that is unchanged.
     poll_after: Option<(Duration, Moment)>,
-    /// The number of hints left to other processes.
-    yields_to: u32,
     backoff: Duration,
     /// When the holder's lease expires.
     holder_expires: Option<Moment>,
+    /// Whether a hint ends a pause.
+    hears: bool,
     /// What ended the last pause.
     woken_by: Option<WokenBy>,
     /// The turn in the line of the waiters for permits.
@@ -77,9 +77,9 @@ impl AcquireLoop {
             listens: false,
             queued: None,
             poll_after: None,
-            yields_to: 0,
             backoff: FIRST_BACKOFF,
             holder_expires: None,
+            hears: true,
             woken_by: None,
             turn: None,
             over: false,
@@ -109,12 +109,6 @@ impl AcquireLoop {
     }
 
     async fn contend(&mut self, yielded: Yielded) {
-        self.yields_to = match yielded {
-            Yielded::ToNobody | Yielded::ToQueue { .. } => 0,
-            // The first hint only reports the subscription.
-            Yielded::To(watchers) => watchers.get().saturating_add(1),
-            Yielded::ToUnknown => 2,
-        };
         let is_in_line = self.key.is_of_permit();
         if is_in_line && !self.take_turn().await {
             return;
@@ -126,7 +120,11 @@ impl AcquireLoop {
                 true => REFRESH,
                 false => POLITE,
             };
-            if !self.pause(self.engine.now() + jittered(first), false).await {
+            // Without a queue, a hint is for other processes.
+            self.hears = yielded != Yielded::ToOthers;
+            let goes_on = self.pause(self.engine.now() + jittered(first), false).await;
+            self.hears = true;
+            if !goes_on {
                 return;
             }
         }
@@ -236,9 +234,8 @@ impl AcquireLoop {
             lane.begin_attempt(&self.wakeup, sent, now, effects)
         })?;
         let lease = self.engine.lease_id(lease);
-        let (engine, key, listens) = (&self.engine, &self.key, self.listens);
-        let mut attempt = contend(engine, key, lease, terms, listens, self.engine.now());
-        Some((sent, poll_fn(|cx| attempt.poll_reply(cx)).await))
+        let replied = contend(&self.engine, &self.key, lease, terms, self.listens);
+        Some((sent, replied.await))
     }
 }
 

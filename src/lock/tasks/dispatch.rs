@@ -104,10 +104,7 @@ impl Engine {
     /// The time counts from now because a resent attempt, or a renewal without a reply, may have set the
     /// expiry later than this process can determine.
     pub(in crate::lock) fn resolve(self: &Arc<Self>, key: &LockKey, lease: LeaseNumber, ttl: Span) {
-        let lease = {
-            let now = self.now();
-            UnknownLease::attempted(lease, now + ttl, now)
-        };
+        let lease = UnknownLease::attempted(lease, self.now() + ttl);
         resolver::add(self, key, lease);
     }
 

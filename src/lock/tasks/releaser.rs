@@ -235,7 +235,6 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
-    let sent_at = engine.now();
     // Only the end of the runtime drops this await; the leases then expire.
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
@@ -243,9 +242,6 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
     let now = engine.now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
         count(&engine, &outcome);
-        if outcome.is_ok() {
-            (engine.home.unresolved).released_elsewhere(&key, outgoing.lease, sent_at);
-        }
         engine.event(&key, |lane, effects| {
             settle(outgoing, lane, outcome, now, effects);
         });

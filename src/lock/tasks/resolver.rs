@@ -1,7 +1,6 @@
 //! The resolver: one task that releases leases of unknown fate, and leases that left the queue of
 //! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
-use std::collections::HashMap;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -10,13 +9,14 @@ use tokio::time::sleep_until;
 use crate::LockKey;
 use crate::backend::Release;
 use crate::lock::engine::Engine;
-use crate::lock::engine::backlog::{Backlog, Batch};
-use crate::lock::engine::unresolved::{BATCH, Step, UnknownLease};
+use crate::lock::engine::unresolved::{Step, UnknownLease};
+use crate::lock::lease::LeaseNumber;
 use crate::task::is_panicking;
 
 /// Adds a lease.
 pub(in crate::lock) fn add(engine: &Arc<Engine>, key: &LockKey, lease: UnknownLease) {
-    if engine.home.unresolved.add(key.clone(), lease) {
+    let group = engine.backend.group(key);
+    if engine.home.unresolved.add(key.clone(), group, lease) {
         spawn(engine);
     }
 }
@@ -63,25 +63,18 @@ async fn run(mut running: Running) {
     let unresolved = &engine.home.unresolved;
     // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
-    let mut groups = HashMap::<u64, Arc<Backlog>>::new();
     loop {
-        let wakes_at = match unresolved.next_step(engine.now()) {
+        let tick = match unresolved.next_step(engine.now()) {
             Step::End => break,
-            Step::Release(leases) => {
-                for batch in engine.in_batches(leases, BATCH, |(key, _)| key) {
-                    let backlog = groups.entry(engine.backend.group(&batch[0].0)).or_default();
-                    if backlog.add(batch) {
-                        let task = send(Arc::clone(engine), Arc::clone(backlog));
-                        engine.home.spawn(task);
-                    }
-                }
+            Step::Release(group, leases) => {
+                let task = release(Arc::clone(engine), group, leases);
+                engine.home.spawn(task);
                 continue;
             }
-            Step::WaitUntil(at) => Some(at),
-            Step::Wait => None,
+            Step::Wait(tick) => tick,
         };
         let timer = async {
-            match wakes_at {
+            match tick {
                 Some(at) => sleep_until(at.into()).await,
                 None => pending().await,
             }
@@ -97,32 +90,22 @@ async fn run(mut running: Running) {
     running.over = true;
 }
 
-/// Sends one command at a time, so one that hangs delays only what is in it.
-async fn send(engine: Arc<Engine>, backlog: Arc<Backlog>) {
-    while let Some(leases) = backlog.next() {
-        release(&engine, leases).await;
-    }
-}
-
-async fn release(engine: &Engine, leases: Batch) {
+/// Sends one command for a group of keys.
+async fn release(engine: Arc<Engine>, group: u64, leases: Vec<(LockKey, LeaseNumber)>) {
     let releases = leases
         .iter()
         .map(|(key, number)| Release::new(key.clone(), engine.lease_id(*number)));
     let outcomes = Arc::clone(&engine.backend).leave(releases.collect()).await;
     let now = engine.now();
-    let mut replies = leases.into_iter().zip(outcomes).peekable();
+    let replies: Vec<_> = leases.into_iter().zip(outcomes).collect();
     // The leases of one key are adjacent.
-    while let Some(((key, number), outcome)) = replies.next() {
-        let mut resolved = Vec::new();
-        let mut failed = outcome.is_err();
-        resolved.extend(outcome.is_ok().then_some(number));
-        while let Some(((_, number), outcome)) = replies.next_if(|((next, _), _)| *next == key) {
-            failed |= outcome.is_err();
-            resolved.extend(outcome.is_ok().then_some(number));
-        }
-        (engine.home.unresolved).replied(&key, &resolved, failed, now);
+    for of_key in replies.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
+        let resolved = of_key.iter().filter(|(_, outcome)| outcome.is_ok());
+        let resolved: Vec<_> = resolved.map(|((_, number), _)| *number).collect();
+        let failed = resolved.len() < of_key.len();
+        (engine.home.unresolved).replied(&of_key[0].0.0, &resolved, failed, now);
     }
-    engine.home.unresolved.changed.notify_one();
+    engine.home.unresolved.ended(group);
 }
 
 #[cfg(test)]

@@ -188,7 +188,7 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
     // the reply.
     let mut turns = Turns::default();
     for batch in engine.in_batches(renewals.into_iter().flatten(), BATCH, |due| &due.key) {
-        let turns = turns.of(engine, &batch[0].key);
+        let turns = turns.of(engine.backend.group(&batch[0].key));
         let renewal = renew(Arc::clone(engine), batch, turns);
         home.spawn(renewal);
     }

@@ -1,7 +1,7 @@
 //! The first keys in an order.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use super::summary::Summary;
 use super::{LaneView, Order};
@@ -16,7 +16,9 @@ pub(super) struct First<'a> {
     pub(super) order: Order,
     pub(super) limit: usize,
     pub(super) now: Moment,
-    pub(super) heap: BinaryHeap<Reverse<Ranked>>,
+    /// The greatest rank comes first. Of equal ones, that of the key that was added first.
+    pub(super) top: BTreeMap<(Rank, Reverse<usize>), LaneView>,
+    pub(super) added: usize,
 }
 
 impl First<'_> {
@@ -25,24 +27,25 @@ impl First<'_> {
             return;
         };
         // A key is read only when it enters.
-        let last = self.heap.peek();
-        if self.heap.len() >= self.limit && last.is_none_or(|Reverse(last)| last.rank >= rank) {
+        let last = self.top.first_key_value();
+        if self.top.len() >= self.limit && last.is_none_or(|((last, _), _)| *last >= rank) {
             return;
         }
         let view = summary.view(key, self.now, self.tally);
-        self.heap.push(Reverse(Ranked { rank, view }));
-        if self.heap.len() > self.limit {
-            drop(self.heap.pop());
+        self.added += 1;
+        self.top.insert((rank, Reverse(self.added)), view);
+        if self.top.len() > self.limit {
+            self.top.pop_first();
         }
     }
 
     pub(super) fn into_sorted(self) -> Vec<LaneView> {
-        // `Reverse` sorts the least rank last.
-        let sorted = self.heap.into_sorted_vec().into_iter();
         let mut seen = HashSet::new();
         // The lanes of permits may follow another lane of their key, and take the place of another key in this walk.
-        let sorted = sorted.filter(|Reverse(ranked)| seen.insert(ranked.view.key.clone()));
-        sorted.map(|Reverse(ranked)| ranked.view).collect()
+        let sorted = self.top.into_values().rev();
+        sorted
+            .filter(|view| seen.insert(view.key.clone()))
+            .collect()
     }
 }
 
@@ -58,32 +61,5 @@ impl Order {
     }
 }
 
-/// An entry of the bounded heap: the greater rank comes first.
-#[derive(Debug)]
-pub(super) struct Ranked {
-    rank: Rank,
-    view: LaneView,
-}
-
 /// With equal numbers, the earlier moment is the greater rank.
-type Rank = (usize, Reverse<Moment>, usize);
-
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank == other.rank
-    }
-}
-
-impl Eq for Ranked {}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.rank.cmp(&other.rank)
-    }
-}
+pub(super) type Rank = (usize, Reverse<Moment>, usize);

@@ -48,47 +48,35 @@ pub(super) fn report(recorder: usize, has_queue: bool) {
 
 /// The values of one manager in gauges that show the largest one of all managers.
 pub(super) struct Largest {
-    id: u64,
     recorder: usize,
-}
-
-struct OfManager {
     id: u64,
-    recorder: usize,
-    values: Values,
 }
 
 /// One for each of the gauges.
 pub(super) type Values = [f64; 4];
 
-static LARGEST: Mutex<Vec<OfManager>> = Mutex::new(Vec::new());
+/// By recorder and manager.
+static LARGEST: Mutex<BTreeMap<(usize, u64), Values>> = Mutex::new(BTreeMap::new());
 
 impl Largest {
     pub(super) fn new(recorder: usize) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        Self {
-            id: IDS.fetch_add(1, Relaxed),
-            recorder,
-        }
+        let id = IDS.fetch_add(1, Relaxed);
+        Self { recorder, id }
     }
 
     /// Replaces the values of this manager, and returns the largest ones of all managers.
     pub(super) fn among_managers(&self, own: Values) -> Values {
+        let Self { recorder, id } = *self;
         let mut all = LARGEST.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|it| it.id != self.id);
-        if own != Values::default() {
-            all.push(OfManager {
-                id: self.id,
-                recorder: self.recorder,
-                values: own,
-            });
-        }
-        let mut largest = own;
-        for it in all.iter().filter(|it| it.recorder == self.recorder) {
-            for (largest, value) in largest.iter_mut().zip(it.values) {
-                *largest = largest.max(value);
-            }
-        }
-        largest
+        // A manager that has ended leaves nothing.
+        match own == Values::default() {
+            true => all.remove(&(recorder, id)),
+            false => all.insert((recorder, id), own),
+        };
+        let all = all.range((recorder, 0)..=(recorder, u64::MAX));
+        all.fold(own, |largest, (_, values)| {
+            std::array::from_fn(|at| largest[at].max(values[at]))
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Permits. A backend without them passes each of these functions.
 
 mod limits;
-mod requests;
+pub(super) mod requests;
 mod waiting;
 
 pub use limits::{

@@ -1,4 +1,4 @@
-//! The requests of permits, and of the leases that exclude them.
+//! Requests in any mode.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::backend::{
     AcquireRequest, Acquired, Backend, ContendRequest, Contended, LeaseId, Mode, Renewal, Renewed,
 };
 
-pub(super) fn lease() -> LeaseId {
+pub(in crate::backend::conformance) fn lease() -> LeaseId {
     LeaseId::new(Uuid::new_v4(), 1)
 }
 
@@ -25,10 +25,10 @@ pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
 
 /// How a lease asks for a key.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked(pub(super) Mode, Option<NonZeroU16>);
+pub(in crate::backend::conformance) struct Asked(pub(super) Mode, Option<NonZeroU16>);
 
-pub(super) const EXCLUSIVE: Asked = Asked(Mode::Exclusive, None);
-pub(super) const SHARED: Asked = Asked(Mode::Shared, None);
+pub(in crate::backend::conformance) const EXCLUSIVE: Asked = Asked(Mode::Exclusive, None);
+pub(in crate::backend::conformance) const SHARED: Asked = Asked(Mode::Shared, None);
 
 pub(super) const fn permit(limit: u16) -> Asked {
     Asked(Mode::Permit, NonZeroU16::new(limit))
@@ -47,7 +47,7 @@ pub(super) async fn attempt<B: Backend>(
 }
 
 /// Acquires a lease and returns its counter.
-pub(super) async fn hold<B: Backend>(
+pub(in crate::backend::conformance) async fn hold<B: Backend>(
     backend: &B,
     key: &LockKey,
     lease: LeaseId,
@@ -56,19 +56,25 @@ pub(super) async fn hold<B: Backend>(
 ) -> u64 {
     match attempt(backend, key, lease, asked, ttl).await {
         Acquired::Granted { counter } => counter,
-        Acquired::Busy { ttl } => panic!("{key:?} has room for {asked:?} and is busy for {ttl:?}"),
+        Acquired::Busy { ttl } => {
+            panic!("{key:?} should be free and is busy for {ttl:?}: {asked:?}")
+        }
     }
 }
 
 /// Checks that an attempt of a fresh lease is rejected. Returns the remaining time.
-pub(super) async fn refuses<B: Backend>(backend: &B, key: &LockKey, asked: Asked) -> Duration {
+pub(in crate::backend::conformance) async fn refuses<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    asked: Asked,
+) -> Duration {
     match attempt(backend, key, lease(), asked, LONG).await {
         Acquired::Busy { ttl } => ttl,
         Acquired::Granted { .. } => panic!("{key:?} has no room and was granted to {asked:?}"),
     }
 }
 
-pub(super) async fn contend<B: Backend>(
+pub(in crate::backend::conformance) async fn contend<B: Backend>(
     backend: &B,
     key: &LockKey,
     lease: LeaseId,
@@ -103,7 +109,12 @@ pub(super) async fn waits<B: Backend>(
 }
 
 /// Contends until the key is granted, because clients outside the queue may have a turn first.
-pub(super) async fn gets<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, asked: Asked) {
+pub(in crate::backend::conformance) async fn gets<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    asked: Asked,
+) {
     let deadline = Instant::now() + MARGIN;
     while !is_granted(backend, key, lease, asked).await {
         assert!(Instant::now() < deadline, "{asked:?} is next");

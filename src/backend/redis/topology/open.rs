@@ -34,6 +34,9 @@ pub(crate) struct Open {
     pub(crate) names: Names,
 }
 
+const NO_SENTINELS: &str = "the URL names no sentinels";
+const ONE_SERVER: &str = "one server reports no addresses";
+
 /// A topology, its name in errors and logs, and the kind of its messages.
 pub(crate) type Opened = (Box<dyn Topology>, String, Publish);
 
@@ -50,6 +53,7 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
     } = settings;
     let notify = notify.map(|url| Target::parse("notify", &url, &transport));
     let notify = notify.transpose()?;
+    let (has_login, has_map) = (sentinel_auth.is_some(), transport.address_map.is_some());
     let targets = match source {
         ServerSource::Url(url) => Targets::parse("url", &url, &transport)?,
         ServerSource::Pool(pool) => {
@@ -58,12 +62,10 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
                 let problem = "connections are the pool's";
                 transport.certificates.refuse(problem)?;
             }
-            if notify.is_none() && transport.credentials.is_some() {
-                let problem = "connections are the pool's";
-                return Err(ConfigError::new("credentials", problem).into());
-            }
-            reject_address_map(&transport)?;
-            reject_sentinel_auth(sentinel_auth.as_ref())?;
+            let asks = notify.is_none() && transport.credentials.is_some();
+            reject(asks, "credentials", "connections are the pool's")?;
+            reject(has_map, "address_map", ONE_SERVER)?;
+            reject(has_login, "sentinel_auth", NO_SENTINELS)?;
             let subscribed = notify.map(|target| Arc::new(target) as Arc<dyn Locate>);
             let origin = Origin::Given(pool);
             return Ok(single(&node, names, origin, subscribed, publish));
@@ -72,8 +74,8 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
     let mut has_messages = true;
     let server: Arc<dyn Locate> = match targets {
         Targets::Server(target) => {
-            reject_sentinel_auth(sentinel_auth.as_ref())?;
-            reject_address_map(&transport)?;
+            reject(has_login, "sentinel_auth", NO_SENTINELS)?;
+            reject(has_map, "address_map", ONE_SERVER)?;
             has_messages = target.has_messages();
             Arc::new(*target)
         }
@@ -82,12 +84,10 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
             let context = Arc::clone(&node.context);
             Arc::new(Sentinels::new(sentinels, service, login, context))
         }
-        Targets::Cluster { .. } if notify.is_some() => {
-            let problem = "a cluster subscribes at its own nodes";
-            return Err(ConfigError::new("notify", problem).into());
-        }
         Targets::Cluster { seeds } => {
-            reject_sentinel_auth(sentinel_auth.as_ref())?;
+            let own_nodes = "a cluster subscribes at its own nodes";
+            reject(notify.is_some(), "notify", own_nodes)?;
+            reject(has_login, "sentinel_auth", NO_SENTINELS)?;
             let settings = ClusterSettings {
                 seeds,
                 node,
@@ -105,25 +105,11 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
     Ok(single(&node, names, origin, subscribed, publish))
 }
 
-/// Rejects a login that no sentinel would see.
-fn reject_sentinel_auth(login: Option<&RedisConnectionInfo>) -> Result<(), ConfigError> {
-    match login {
-        None => Ok(()),
-        Some(_) => Err(ConfigError::new(
-            "sentinel_auth",
-            "the URL names no sentinels",
-        )),
-    }
-}
-
-/// Rejects a map that no address would pass.
-fn reject_address_map(transport: &Transport) -> Result<(), ConfigError> {
-    match transport.address_map {
-        None => Ok(()),
-        Some(_) => Err(ConfigError::new(
-            "address_map",
-            "one server reports no addresses",
-        )),
+/// Rejects a setting that does not fit the source.
+fn reject(is_set: bool, setting: &'static str, problem: &str) -> Result<(), ConfigError> {
+    match is_set {
+        true => Err(ConfigError::new(setting, problem)),
+        false => Ok(()),
     }
 }
 

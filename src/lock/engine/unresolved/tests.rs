@@ -8,7 +8,7 @@ use crate::lock::tests::{MS, SECOND, number};
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn attempted(lease: u64, until: Moment) -> UnknownLease {
-    UnknownLease::attempted(number(lease), until, Moment::now())
+    UnknownLease::attempted(number(lease), until)
 }
 
 fn key(name: &'static str) -> LockKey {
@@ -19,7 +19,7 @@ fn key(name: &'static str) -> LockKey {
 fn unresolved(leases: impl IntoIterator<Item = u64>, now: Moment) -> Unresolved {
     let unresolved = Unresolved::default();
     for (nth, lease) in leases.into_iter().enumerate() {
-        let start = unresolved.add(key("a"), attempted(lease, now + DAY));
+        let start = unresolved.add(key("a"), 0, attempted(lease, now + DAY));
         assert_eq!(start, nth == 0, "one task");
     }
     unresolved
@@ -29,7 +29,7 @@ fn unresolved(leases: impl IntoIterator<Item = u64>, now: Moment) -> Unresolved 
 #[track_caller]
 fn released(unresolved: &Unresolved, now: Moment) -> Vec<u64> {
     match unresolved.next_step(now) {
-        Step::Release(leases) => leases.iter().map(|(_, lease)| lease.get()).collect(),
+        Step::Release(_, leases) => leases.iter().map(|(_, lease)| lease.get()).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -49,7 +49,7 @@ fn all_leases_of_key_go_in_one_command() {
     let unresolved = unresolved([1, 2, 3, 2], now);
     assert_eq!(unresolved.len(), 3);
     assert_eq!(released(&unresolved, now), [1, 2, 3]);
-    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    assert!(matches!(unresolved.next_step(now), Step::Wait(None)));
     succeed(&unresolved, &[1, 2, 3], now);
     assert!(matches!(unresolved.next_step(now), Step::End));
 }
@@ -59,7 +59,7 @@ fn command_of_several_keys_is_bounded() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     for lease in 2..=150 {
-        unresolved.add(key("b"), attempted(lease, now + DAY));
+        unresolved.add(key("b"), 0, attempted(lease, now + DAY));
     }
     assert_eq!(released(&unresolved, now).len(), BATCH);
 }
@@ -69,22 +69,22 @@ fn key_has_one_command_in_flight() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    assert!(!unresolved.add(key("a"), attempted(2, now + DAY)));
-    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    assert!(!unresolved.add(key("a"), 0, attempted(2, now + DAY)));
+    assert!(matches!(unresolved.next_step(now), Step::Wait(None)));
     succeed(&unresolved, &[1], now);
     assert_eq!(released(&unresolved, now), [2]);
 }
 
 #[test]
-fn failed_key_is_sent_once_per_backoff_step() {
+fn failed_key_is_sent_once_per_tick() {
     let mut now = Moment::now();
     let unresolved = unresolved([1], now);
     for step in [50, 100, 200, 400, 800, 1000, 1000] {
         assert_eq!(released(&unresolved, now), [1]);
         fail(&unresolved, now);
-        // A new lease does not move the next step.
-        unresolved.add(key("a"), attempted(1, now + DAY));
-        let Step::WaitUntil(at) = unresolved.next_step(now) else {
+        // A new lease does not move the tick.
+        unresolved.add(key("a"), 0, attempted(1, now + DAY));
+        let Step::Wait(Some(at)) = unresolved.next_step(now) else {
             panic!("a pause");
         };
         let pause = at.since(now);
@@ -97,13 +97,13 @@ fn failed_key_is_sent_once_per_backoff_step() {
 }
 
 #[test]
-fn lease_of_failed_key_waits_for_next_step() {
+fn lease_of_failed_key_waits_for_tick() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     fail(&unresolved, now);
-    unresolved.add(key("a"), attempted(2, now + DAY));
-    assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
+    unresolved.add(key("a"), 0, attempted(2, now + DAY));
+    assert!(matches!(unresolved.next_step(now), Step::Wait(Some(_))));
     assert_eq!(released(&unresolved, now + SECOND), [1, 2]);
 }
 
@@ -113,7 +113,7 @@ fn failed_key_delays_no_other() {
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     fail(&unresolved, now);
-    unresolved.add(key("b"), attempted(2, now + DAY));
+    unresolved.add(key("b"), 0, attempted(2, now + DAY));
     assert_eq!(released(&unresolved, now), [2]);
 }
 
@@ -127,18 +127,19 @@ fn recovery_ends_all_backoffs() {
     assert_eq!(released(&unresolved, now), [1]);
     // The failure of the command in flight may predate the recovery.
     unresolved.retry_now();
-    assert!(matches!(unresolved.next_step(now), Step::Wait));
+    assert!(matches!(unresolved.next_step(now), Step::Wait(None)));
     fail(&unresolved, now);
-    assert_eq!(released(&unresolved, now), [1]);
-    fail(&unresolved, now);
-    assert!(matches!(unresolved.next_step(now), Step::WaitUntil(_)));
+    let Step::Wait(Some(at)) = unresolved.next_step(now) else {
+        panic!("a pause");
+    };
+    assert!(at.since(now) <= 60 * MS, "the first interval");
 }
 
 #[test]
 fn expired_leases_are_dropped_at_reply() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
-    unresolved.add(key("a"), attempted(2, now + SECOND));
+    unresolved.add(key("a"), 0, attempted(2, now + SECOND));
     assert_eq!(released(&unresolved, now), [1, 2]);
     fail(&unresolved, now + SECOND);
     assert_eq!(released(&unresolved, now + 2 * SECOND), [1]);
@@ -163,13 +164,13 @@ fn lease_after_end_starts_another_task() {
     assert_eq!(released(&unresolved, now), [1]);
     succeed(&unresolved, &[1], now);
     assert!(
-        !unresolved.add(key("a"), attempted(2, now + DAY)),
+        !unresolved.add(key("a"), 0, attempted(2, now + DAY)),
         "not ended yet"
     );
     assert_eq!(released(&unresolved, now), [2]);
     succeed(&unresolved, &[2], now);
     assert!(matches!(unresolved.next_step(now), Step::End));
-    assert!(unresolved.add(key("a"), attempted(3, now + DAY)));
+    assert!(unresolved.add(key("a"), 0, attempted(3, now + DAY)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +190,7 @@ fn lease_added_during_release_is_released_again() {
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     // Its attempt has taken effect only now, perhaps after the release.
-    unresolved.add(key("a"), attempted(1, now + 2 * DAY));
+    unresolved.add(key("a"), 0, attempted(1, now + 2 * DAY));
     succeed(&unresolved, &[1], now);
     assert_eq!(released(&unresolved, now + DAY), [1]);
     succeed(&unresolved, &[1], now);
@@ -197,19 +198,51 @@ fn lease_added_during_release_is_released_again() {
 }
 
 #[test]
-fn late_reply_moves_next_step() {
+fn late_reply_causes_no_second_command() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
     fail(&unresolved, now);
     // The reply to a command that was sent before the task stopped.
     fail(&unresolved, now);
-    let Step::WaitUntil(at) = unresolved.next_step(now) else {
+    let Step::Wait(Some(at)) = unresolved.next_step(now) else {
         panic!("a pause");
     };
-    assert!(at.since(now) >= 90 * MS, "{:?}", at.since(now));
     assert_eq!(released(&unresolved, at), [1]);
-    assert!(matches!(unresolved.next_step(at), Step::Wait));
+    assert!(matches!(unresolved.next_step(at), Step::Wait(None)));
+}
+
+#[test]
+fn failed_keys_share_tick() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    unresolved.add(key("b"), 0, attempted(2, now + DAY));
+    assert_eq!(released(&unresolved, now), [1, 2]);
+    fail(&unresolved, now);
+    unresolved.replied(&key("b"), &[], true, now + 20 * MS);
+    let Step::Wait(Some(at)) = unresolved.next_step(now) else {
+        panic!("a pause");
+    };
+    assert!(at < now + 60 * MS, "the later failure does not move it");
+    assert_eq!(released(&unresolved, at), [1, 2]);
+}
+
+#[test]
+fn tick_begins_again_once_nothing_is_left() {
+    let mut now = Moment::now();
+    let unresolved = unresolved([1], now);
+    for _ in 0..3 {
+        assert_eq!(released(&unresolved, now), [1]);
+        fail(&unresolved, now);
+        now = now + SECOND;
+    }
+    assert_eq!(released(&unresolved, now), [1]);
+    succeed(&unresolved, &[1], now);
+    assert!(matches!(unresolved.next_step(now), Step::End));
+    unresolved.add(key("a"), 0, attempted(2, now + DAY));
+    assert_eq!(released(&unresolved, now), [2]);
+    fail(&unresolved, now);
+    assert_eq!(released(&unresolved, now + 60 * MS), [2]);
 }
 
 #[test]
@@ -220,9 +253,9 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
         let unresolved = Unresolved::default();
         for nth in 0..keys {
             let key = LockKey::new(format!("key {nth}"));
-            unresolved.add(key, attempted(nth, now + DAY));
+            unresolved.add(key, 0, attempted(nth, now + DAY));
         }
-        while let Step::Release(leases) = unresolved.next_step(now) {
+        while let Step::Release(_, leases) = unresolved.next_step(now) {
             for (key, _) in leases {
                 unresolved.replied(&key, &[], true, now);
             }
@@ -231,7 +264,7 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
             let began = Instant::now();
             for _ in 0..10 {
                 let step = unresolved.next_step(now);
-                assert!(matches!(step, Step::WaitUntil(_)));
+                assert!(matches!(step, Step::Wait(Some(_))));
             }
             began.elapsed()
         });
@@ -242,33 +275,39 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
 }
 
 #[test]
+fn hung_group_uses_up_its_own_commands() {
+    let now = Moment::now();
+    let unresolved = Unresolved::default();
+    let add = |group, nth| {
+        let key = LockKey::new(format!("key {nth} of {group}"));
+        unresolved.add(key, group, attempted(nth, now + DAY));
+    };
+    for nth in 1..=16 {
+        add(0, nth);
+        assert_eq!(released(&unresolved, now), [nth]);
+    }
+    // They wait for a command, and share the next one.
+    (17..=19).for_each(|nth| add(0, nth));
+    add(1, 20);
+    assert_eq!(released(&unresolved, now), [20]);
+    assert!(matches!(unresolved.next_step(now), Step::Wait(None)));
+    unresolved.ended(0);
+    assert_eq!(released(&unresolved, now), [17, 18, 19]);
+}
+
+#[test]
 fn key_beyond_full_command_goes_in_next_one() {
     let now = Moment::now();
     let unresolved = Unresolved::default();
     for nth in 0..=BATCH {
-        unresolved.add(LockKey::new(format!("key {nth}")), attempted(1, now + DAY));
+        unresolved.add(
+            LockKey::new(format!("key {nth}")),
+            0,
+            attempted(1, now + DAY),
+        );
     }
     assert_eq!(released(&unresolved, now).len(), BATCH);
     assert_eq!(released(&unresolved, now).len(), 1);
-}
-
-#[test]
-fn lease_released_elsewhere_is_not_released_again() {
-    let now = Moment::now();
-    let unresolved = unresolved([1, 2], now);
-    let elsewhere =
-        |lease, sent_at| unresolved.released_elsewhere(&key("a"), number(lease), sent_at);
-    elsewhere(1, now.before(SECOND));
-    assert_eq!(unresolved.len(), 2, "added since");
-    assert_eq!(released(&unresolved, now), [1, 2]);
-    elsewhere(1, now + SECOND);
-    assert_eq!(unresolved.len(), 2, "in flight");
-    fail(&unresolved, now);
-    elsewhere(1, now + SECOND);
-    assert_eq!(released(&unresolved, now + SECOND), [2]);
-    fail(&unresolved, now + SECOND);
-    elsewhere(2, now + SECOND);
-    assert!(matches!(unresolved.next_step(now + SECOND), Step::End));
 }
 
 #[test]
@@ -276,7 +315,7 @@ fn granted_lease_is_released_once() {
     let now = Moment::now();
     let unresolved = unresolved([1], now);
     assert_eq!(released(&unresolved, now), [1]);
-    unresolved.add(key("a"), UnknownLease::granted(number(1), now + 2 * DAY));
+    unresolved.add(key("a"), 0, UnknownLease::granted(number(1), now + 2 * DAY));
     fail(&unresolved, now + DAY);
     assert_eq!(
         released(&unresolved, now + DAY + SECOND),
@@ -284,12 +323,6 @@ fn granted_lease_is_released_once() {
         "until later"
     );
     succeed(&unresolved, &[1], now + DAY + SECOND);
-    assert!(matches!(
-        unresolved.next_step(now + DAY + SECOND),
-        Step::End
-    ));
-    unresolved.add(key("a"), UnknownLease::granted(number(1), now + 2 * DAY));
-    unresolved.released_elsewhere(&key("a"), number(1), now.before(SECOND));
     assert!(matches!(
         unresolved.next_step(now + DAY + SECOND),
         Step::End

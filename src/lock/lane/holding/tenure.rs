@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{End, Holding};
+use super::Holding;
+use super::end::End;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Loss};

@@ -131,25 +131,12 @@ impl Waiters {
         earliest(attempting, queue.filter(|_| self.queue_len() > 0))
     }
 
-    /// Removes and returns the waiters whose deadline has passed.
-    pub(in crate::lock::lane) fn take_late(&mut self, now: Moment) -> Vec<Waiter> {
-        let mut late = Vec::new();
-        let is_late = |waiter: &mut Box<Waiter>| waiter.claim.deadline.has_passed(now);
-        late.extend(self.attempting.take_if(is_late).map(|it| *it));
-        let Some(queue) = &mut self.queue else {
-            return late;
-        };
-        if queue.deadline.is_none_or(|first| first > now) {
-            return late;
+    /// Computes the first deadline again, after waiters have left.
+    pub(in crate::lock::lane) fn update_deadline(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            let waiters = queue.waiters.values();
+            queue.deadline = waiters.filter_map(|it| it.claim.deadline.moment()).min();
         }
-        let waiters = queue.waiters.values().map(|waiter| &waiter.claim);
-        let tickets = waiters.filter(|claim| claim.deadline.has_passed(now));
-        let tickets: Vec<_> = tickets.map(|claim| claim.ticket).collect();
-        let removed = tickets.iter().filter_map(|it| queue.waiters.remove(it));
-        late.extend(removed.map(|it| *it));
-        let left = queue.waiters.values();
-        queue.deadline = left.filter_map(|it| it.claim.deadline.moment()).min();
-        late
     }
 }
 

@@ -34,9 +34,6 @@ pub(super) const AT_ONCE: u32 = 8;
 /// The time between a waiter's last attempt and its deadline, for the reply to arrive.
 pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
-/// How long this process waits after another one released the key, while further ones wait.
-pub(super) const POLITE_AGAIN: Duration = Duration::from_millis(2);
-
 impl AcquireLoop {
     /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
     /// no attempt is needed: no waiter is left, and the lane is idle.
@@ -65,7 +62,6 @@ impl AcquireLoop {
                     if !is_first {
                         self.woken_by = Some(WokenBy::Message);
                     }
-                    self.yields_to = self.yields_to.saturating_sub(1);
                     again_at = match hint {
                         Hint::Transferred { lease }
                             if pause.place == Some(LeaseNumber::of(lease)) =>
@@ -74,8 +70,7 @@ impl AcquireLoop {
                         }
                         // Another lane has that lease, or this process has left it.
                         Hint::Transferred { .. } => again_at,
-                        // The hint is for another process, which may have stopped waiting.
-                        _ if self.yields_to > 0 => again_at.min(self.engine.now() + jittered(POLITE_AGAIN)),
+                        _ if !self.hears => again_at,
                         _ => {
                             let spread = self.queued.map_or(Duration::ZERO, spread);
                             // A timer is late by up to 1 ms. Clients outside the queue attempt at once.

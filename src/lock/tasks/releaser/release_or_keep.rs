@@ -63,9 +63,6 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
     entering.may_wait = matches!(&outcome, Err(error) if error.may_have_taken_effect());
     drop(entering);
     let now = engine.now();
-    if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
-        (engine.home.unresolved).released_elsewhere(&key, number, sent_at);
-    }
     match outcome {
         Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
             release(engine, vec![(key, outgoing)]).await;
@@ -102,7 +99,7 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
                         notified_behind: is_notified.then_some(watchers),
                     }
                 }
-                Yielded::ToNobody => Yielded::to(watchers),
+                Yielded::ToNobody => Yielded::ToOthers,
                 yielded => yielded,
             };
             engine.event(&key, |lane, effects| {

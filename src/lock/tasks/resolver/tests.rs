@@ -43,14 +43,14 @@ async fn failed_lease_delays_only_its_key() {
     let other = LockKey::new("other");
     for (key, lease) in [(&key(), 1), (&key(), 2), (&other, 3)] {
         let until = now + Duration::from_secs(30);
-        let lease = UnknownLease::attempted(number(lease), until, now);
-        home.unresolved.add(key.clone(), lease);
+        let lease = UnknownLease::attempted(number(lease), until);
+        home.unresolved.add(key.clone(), 0, lease);
     }
-    let Step::Release(leases) = home.unresolved.next_step(now) else {
+    let Step::Release(group, leases) = home.unresolved.next_step(now) else {
         panic!("all are due");
     };
-    release(&engine, leases).await;
+    release(Arc::clone(&engine), group, leases).await;
     assert_eq!(home.unresolved.len(), 1);
     let next = home.unresolved.next_step(Moment::now());
-    assert!(matches!(next, Step::WaitUntil(_)), "{next:?}");
+    assert!(matches!(next, Step::Wait(Some(_))), "{next:?}");
 }

@@ -27,7 +27,7 @@ async fn counter_of_earlier_shared_lease_is_detected() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "waits")]
+#[should_panic(expected = "has no room")]
 async fn overtaking_shared_lease_is_detected() {
     let store = Faulty::new(SharedOvertakes);
     conformance::waiting_exclusive_lease_stops_shared_ones(&store, &store.clone()).await;

@@ -18,7 +18,7 @@
 -- is the grant. So a message that is late, or arrives twice, grants nothing. A version before this one also sends
 -- '<lease id> <counter>'.
 --
--- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms or renews it. Processes of several
+-- CONFIRM, POLLED: the TTL of a transferred lease until its process confirms it. Processes of several
 -- versions share a queue, so a version with a shorter CONFIRM needs another message. ALIVE: a waiter refreshes its
 -- deadline every second. STEP, POLL: a waiter that polls attempts after STEP for each place up to its own, at most
 -- after POLL. TURN: the time in which clients outside the queue can acquire a free lock. PAUSE: the time between

@@ -1,0 +1,87 @@
+//! An acquire of several keys, in their order.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::entry::{Step, enter};
+use super::guard::{Hold, LockGuard};
+use super::pending::PendingAcquire;
+use crate::backend::Mode;
+use crate::lock::clock::{Moment, Span};
+use crate::lock::engine::Engine;
+use crate::lock::lease::claim::{Claim, QueuePosition};
+use crate::{Error, ErrorKind, LockKeys};
+
+/// An acquire of several keys, in their order.
+pub(super) struct Several {
+    engine: Arc<Engine>,
+    pub(super) keys: LockKeys,
+    claim: Claim,
+    /// Dropped on error or cancellation, which releases the keys acquired so far.
+    holds: Vec<Hold>,
+}
+
+impl Several {
+    pub(super) fn new(engine: Arc<Engine>, keys: LockKeys, claim: Claim) -> Self {
+        let holds = Vec::with_capacity(keys.as_slice().len());
+        Self {
+            engine,
+            keys,
+            claim,
+            holds,
+        }
+    }
+
+    /// Acquires the further keys without waiting. Returns the acquire of the first key that has to wait, or `None` if
+    /// all keys are held.
+    pub(super) fn enter_rest(&mut self, now: Moment) -> Result<Option<PendingAcquire>, Error> {
+        let mut one = self.claim;
+        // The longest hold counts from the grant of the last key.
+        one.terms.max_hold = Span::FOREVER;
+        let held = self.holds.len();
+        for (at, key) in (held..).zip(&self.keys.as_slice()[held..]) {
+            if one.terms.mode != Mode::Permit {
+                one.terms.mode = self.keys.mode(at);
+            }
+            // A ticket orders by arrival, and the acquire arrives at each key at another time.
+            one.ticket = self.engine.next_number();
+            match enter(&self.engine, key, &one, now) {
+                Step::Done(outcome) => {
+                    let engine = Arc::clone(&self.engine);
+                    self.holds.push(Hold::new(engine, outcome?, one.hold));
+                }
+                Step::Slow(queued) => {
+                    let engine = Arc::clone(&self.engine);
+                    let pending = PendingAcquire::new(engine, key.clone(), one, queued, now);
+                    return Ok(Some(pending));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn wait(
+        mut self,
+        mut pending: PendingAcquire,
+        position: &mut QueuePosition,
+    ) -> Result<LockGuard, Error> {
+        loop {
+            let (outcome, now) = Pin::new(&mut pending).await;
+            *position = pending.queue_position().max(*position);
+            self.holds.push(outcome?);
+            match self.enter_rest(now)? {
+                Some(next) => pending = next,
+                None => return self.into_guard(now),
+            }
+        }
+    }
+
+    pub(super) fn into_guard(self, now: Moment) -> Result<LockGuard, Error> {
+        // A fixed lease may have expired during the wait for another key.
+        if !self.holds.iter().all(|hold| hold.is_held(now)) {
+            return Err(Error::new(ErrorKind::Lost));
+        }
+        LockGuard::many(&self.engine, self.holds, &self.claim, now)
+            .ok_or_else(|| Error::new(ErrorKind::Lost))
+    }
+}
