@@ -128,6 +128,7 @@ impl Acquire {
                 Wait::Forever => Deadline::Endless,
             },
             grouped: keys.len() > 1,
+            is_waiter: false,
             clock: self.engine.home.clock,
             since: now,
             name: self.name,
@@ -384,6 +385,7 @@ impl Several {
             }
             // A ticket orders by arrival, and the acquire arrives at each key at another time.
             one.ticket = self.engine.next_number();
+            one.is_waiter = at > 0 && one.deadline != Deadline::Endless;
             match enter(&self.engine, key, &one, now) {
                 Step::Done(outcome) => {
                     let engine = Arc::clone(&self.engine);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::time::sleep_until;
 
+use super::releaser::expect_replies;
 use crate::LockKey;
 use crate::backend::Release;
 use crate::lock::engine::Engine;
@@ -113,6 +114,7 @@ async fn release(engine: &Engine, leases: Batch) {
     let mut replies = leases.into_iter().zip(outcomes).peekable();
     // The leases of one key are adjacent.
     while let Some(((key, number), outcome)) = replies.next() {
+        expect_replies(engine, &outcome, now);
         let mut resolved = Vec::new();
         let mut failed = outcome.is_err();
         resolved.extend(outcome.is_ok().then_some(number));
