@@ -32,6 +32,8 @@ pub(crate) struct Open {
     pub(crate) transport: Transport,
     pub(crate) node: NodeSettings,
     pub(crate) names: Names,
+    /// Whether no connection may be awaited.
+    pub(crate) at_once: bool,
 }
 
 /// A topology, its name in errors and logs, and the kind of its messages.
@@ -47,6 +49,7 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
         transport,
         node,
         names,
+        at_once,
     } = settings;
     let notify = notify.map(|url| Target::parse("notify", &url, &transport));
     let notify = notify.transpose()?;
@@ -85,6 +88,10 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
         Targets::Cluster { .. } if notify.is_some() => {
             let problem = "a cluster subscribes at its own nodes";
             return Err(ConfigError::new("notify", problem).into());
+        }
+        Targets::Cluster { .. } if at_once => {
+            let problem = "a cluster is asked for its nodes first: use `connect`";
+            return Err(ConfigError::new("url", problem).into());
         }
         Targets::Cluster { seeds } => {
             reject_sentinel_auth(sentinel_auth.as_ref())?;
