@@ -18,7 +18,7 @@ use lexopt::prelude::*;
 use tokio::fs;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::sleep;
-use tower_lock::{FencingToken, LockManager};
+use tower_lock::{FencingToken, LockManagerBuilder};
 
 use shared::{stop_requested, with_causes};
 
@@ -86,14 +86,14 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
-    let locks = LockManager::builder_at(&options.locks)
-        .await?
+    let locks = LockManagerBuilder::new()
         .watchdog_timeout(options.lease)
-        .build()?;
+        .connect(&options.locks)
+        .await?;
     println!("Runs go to {}. Ctrl-C to end.", options.file.display());
     let stopping = async {
         stop_requested().await?;
-        // Rejects a process that waits, and lets one that holds the lock release it.
+        // Ends the wait of a process that waits, and lets one that holds the lock release it.
         let left = locks.shutdown(GRACE).await;
         if !left.is_idle() {
             eprintln!("jobs: still at work after {GRACE:?}: {left:?}");

@@ -61,52 +61,100 @@ impl LockManager {
     ///
     /// Dropping the future closes what was opened.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
-        Ok(Self::builder_at(url).await?.build()?)
+        LockManagerBuilder::new().connect(url).await
+    }
+}
+
+impl LockManagerBuilder {
+    /// Creates a builder of a manager, for a program that changes the defaults of locks, such as their wait.
+    ///
+    /// [`build`](Self::build) creates a manager in the memory of this process, and [`connect`](Self::connect) one at a
+    /// URL:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_lock::ConnectError> {
+    /// use std::time::Duration;
+    /// use tower_lock::LockManagerBuilder;
+    ///
+    /// let url = "memory://"; // for example, from the command line
+    /// let locks = LockManagerBuilder::new().wait(Duration::from_secs(1)).connect(url).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        LockManager::builder(Memory::new())
     }
 
-    /// Creates a builder for locks at a URL, for a program that changes the defaults of locks, such as their wait.
+    /// Creates the manager with locks at a URL, as [`LockManager::connect`]. The URL replaces the backend of the builder.
     ///
     /// The settings of Redis servers, such as the timeouts of commands, belong to
     /// `RedisBackend::builder`. Pass that backend to [`LockManager::builder`].
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`connect`](Self::connect).
+    /// Returns the errors of [`LockManager::connect`], and [`ConnectError::Config`] for a setting out of bounds.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future closes what was opened.
+    pub async fn connect(self, url: &str) -> Result<LockManager, ConnectError> {
+        #[cfg(feature = "redis")]
+        if !is_memory(url)? {
+            let backend = crate::RedisBackend::builder(url).connect().await?;
+            return Ok(self.at(backend).build()?);
+        }
+        self.connect_lazy(url)
+    }
+
+    /// Creates the manager at once, and connects in the background. An unreachable server is no error: acquires report
+    /// it, and the feature `tracing` logs it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ConnectError::Config`] as [`connect`](Self::connect), and for a cluster.
     ///
     /// ```
+    /// # #[cfg(feature = "redis")]
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_lock::ConnectError> {
-    /// use std::time::Duration;
-    /// use tower_lock::LockManager;
+    /// use tower_lock::LockManagerBuilder;
     ///
-    /// let url = "memory://"; // for example, from the command line
-    /// let locks = LockManager::builder_at(url).await?.wait(Duration::from_secs(1)).build()?;
+    /// let locks = LockManagerBuilder::new().connect_lazy("redis://127.0.0.1:6379")?;
     /// # Ok(())
     /// # }
+    /// # #[cfg(not(feature = "redis"))]
+    /// # fn main() {}
     /// ```
-    pub async fn builder_at(url: &str) -> Result<LockManagerBuilder, ConnectError> {
-        match url.split_once("://") {
-            Some((scheme, "")) if scheme.eq_ignore_ascii_case("memory") => {
-                Ok(Self::builder(Memory::new()))
-            }
-            Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => {
-                Err(ConfigError::new("url", "`memory://` takes nothing behind it").into())
-            }
-            #[cfg(feature = "redis")]
-            _ => {
-                let backend = crate::RedisBackend::builder(url).connect().await?;
-                Ok(Self::builder(backend))
-            }
-            #[cfg(not(feature = "redis"))]
+    pub fn connect_lazy(self, url: &str) -> Result<LockManager, ConnectError> {
+        if is_memory(url)? {
+            return Ok(self.at(Memory::new()).build()?);
+        }
+        #[cfg(feature = "redis")]
+        {
+            let backend = crate::RedisBackend::builder(url).connect_lazy()?;
+            Ok(self.at(backend).build()?)
+        }
+        #[cfg(not(feature = "redis"))]
+        Err(ConfigError::new(
+            "url",
+            "scheme is not supported: use `memory://`; `redis://` requires the feature `redis`",
+        )
+        .into())
+    }
+}
+
+/// Returns `true` for the memory of this process.
+fn is_memory(url: &str) -> Result<bool, ConfigError> {
+    match url.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("memory") => match rest {
+            "" => Ok(true),
             _ => Err(ConfigError::new(
                 "url",
-                "scheme is not supported: use `memory://`; `redis://` requires the feature `redis`",
-            )
-            .into()),
-        }
+                "`memory://` takes nothing behind it",
+            )),
+        },
+        _ => Ok(false),
     }
 }

@@ -100,6 +100,9 @@ use crate::{Error, LockKeys, LockManager};
 /// - The state does not supply a [`LockManager`]. Write `.with_state(locks)`, or implement `FromRef` for the
 ///   state.
 ///
+/// `#[axum::debug_handler]` assumes the state `()`, and rejects each `Locked` under it. Name the state:
+/// `#[debug_handler(state = LockManager)]`.
+///
 /// This handler compiles:
 ///
 /// ```

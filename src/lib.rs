@@ -94,7 +94,7 @@
 //! - *Failed waiters.* A process that ends while it waits delays the others by at most 1.5 s once. All processes
 //!   that hang while they wait delay the others by at most 4.5 s together.
 //!
-//! While the store keeps its fencing counter, or its clock is past the tokens that it lost:
+//! While the backend keeps its fencing counter, or its clock is past the tokens that it lost:
 //!
 //! - *Fencing.* Each fresh grant of a key has a larger [`FencingToken`] than the grants before, also over an empty
 //!   restart and a failover. A storage that remembers the largest token can reject the writes of a stale holder.
@@ -140,11 +140,11 @@
 //! | too many waiters for this key | 429 | yes | `too-many-waiters` |
 //! | too many waiters in this manager | 503 | yes | `lock-overload` |
 //! | the backend is unavailable | 503 | yes, unless it rejects this service | `lock-unavailable` |
-//! | the manager is shutting down | 503 | yes | `shutting-down` |
+//! | the manager is shutting down: the request is new, or waited to the end of the grace | 503 | yes | `shutting-down` |
 //! | the lock was lost before the head was sent | 500 | no | `lock-lost` |
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
-//! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
+//! | no route matches, under a layer that locks by a path parameter; a safe method runs the fallback instead | 404 | no | `no-route` |
 //! | the program is wrong: no request to the route has a key, or [`Locked`] has no scope | 500 | no | `lock-misconfigured` |
 //! | the body is too large, late or incomplete, under [`LockLayer::read_body_first`] or while the request waits | 413, 408 or 400 | no | `about:blank` |
 //! | the key in the backend holds other data, or the owner holds it in another mode | 500 | no | `lock-key-conflict` |
@@ -162,7 +162,7 @@
 //! - [`Memory`]: in this process. The default, and enough for one process.
 //! - [`RedisBackend`]: one Redis server, Sentinel or a Cluster, for any number of processes. It is wire-compatible
 //!   with Redisson's `getLock`, so services in Java and in Rust exclude and notify each other.
-//! - [`Quorum`]: several independent stores, of which any minority may be lost, at the cost of a command to each.
+//! - [`Quorum`]: several independent nodes, of which any minority may be lost, at the cost of a command to each.
 //! - A [`Backend`](backend::Backend) of your own: [`guide::backend`]. The feature `conformance` has its contract as test functions.
 //!
 //! The [`guide`] states for each place what it guarantees, what a failover can do to it, and what to set.

@@ -138,12 +138,6 @@ impl fmt::Debug for FencingToken {
     }
 }
 
-impl From<FencingToken> for i64 {
-    fn from(token: FencingToken) -> Self {
-        token.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 //! Look at: `app` in `service.rs`, which sets the limit in one line.
 //!
 //! Three tenants send their requests all at once. Each request goes to one of three processes, which share only the
-//! store of the locks. A request above the limit of its tenant receives 429 and `Retry-After`. Other tenants
+//! backend of the locks. A request above the limit of its tenant receives 429 and `Retry-After`. Other tenants
 //! are not affected. Without `--locks`, the three services run in this process, with their locks in memory.
 //!
 //! ```text

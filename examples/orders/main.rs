@@ -37,7 +37,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
-use tower_lock::{FencingToken, Held, LockLayer, LockManager};
+use tower_lock::{FencingToken, Held, LockLayer, LockManager, LockManagerBuilder};
 
 use shared::{stop_requested, with_causes};
 
@@ -258,10 +258,10 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .init();
-    let locks = LockManager::builder_at(&options.locks)
-        .await?
+    let locks = LockManagerBuilder::new()
         .watchdog_timeout(options.lease)
-        .build()?;
+        .connect(&options.locks)
+        .await?;
     let app = app(Orders::open(&options.database)?, locks.clone());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
     let url = format!("http://{}/orders/7", listener.local_addr()?);
@@ -274,8 +274,8 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         ended = &mut server => return Ok(ended?),
         stopping = stop_requested() => stopping?,
     }
-    // Both run concurrently. The server accepts no connections and lets its requests finish. The manager rejects
-    // waiters and releases the locks of the requests that finish.
+    // Both run concurrently. The server accepts no connections and lets its requests finish. The manager serves
+    // the waiters and releases the locks of the requests that finish.
     drop(stop);
     let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server));
     if !left.is_idle() {

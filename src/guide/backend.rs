@@ -333,7 +333,7 @@
 //!
 //! The handles of a file are two values that opened the same file. Clones that share a mutex do not test whether two
 //! processes exclude each other. Each function uses fresh keys, so the file need not be empty. `cargo test` with
-//! `RUST_BACKTRACE=1` shows the function that failed. Run that function alone until it passes. The functions of
+//! `RUST_BACKTRACE=1` shows the function that failed. Run it alone by `conformance::run` until it passes. The functions of
 //! [`conformance::node`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/node/) are for the stores of a
 //! [`Quorum`](crate::Quorum) only.
 //!

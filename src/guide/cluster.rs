@@ -72,7 +72,7 @@
 //!   spreads the locks over its servers, and two owners could hold a key. An example is the `redis_proxy` of Envoy
 //!   with several upstream hosts. [`connect`] then fails with [`ConnectError::Refused`]. Use one upstream, or make the
 //!   servers a cluster and use `redis+cluster://`.
-//! - If a later connection finds such a proxy, grants are rejected as *misconfigured*, and one line is logged. Held
+//! - If a later connection finds such a proxy, grants are rejected as [`Refused`](crate::ErrorKind::Refused), and one line is logged. Held
 //!   locks are still renewed and released. A connection that is opened once a second looks whether it is over.
 //! - `?protocol=2` in the URL is for an endpoint without RESP3. There are then no subscriptions, waiters poll at
 //!   intervals of up to 100 ms, and a busy lock goes to another process at each end of its hand-off time. With

@@ -10,11 +10,11 @@
 //! | too many waiters in this manager | 503 | yes | `lock-overload` |
 //! | the backend is unavailable | 503 | yes | `lock-unavailable` |
 //! | the backend rejects this service: login, permission, certificate | 503 | no | `lock-unavailable` |
-//! | the manager is shutting down | 503 | yes | `shutting-down` |
+//! | the manager is shutting down: the request is new, or waited to the end of the grace | 503 | yes | `shutting-down` |
 //! | the lock was lost before the head was sent | 500 | no | `lock-lost` |
 //! | the lock was lost while the body streamed | the body ends with an error | | |
 //! | the request has no usable key | 400 | no | `lock-key-invalid` |
-//! | no route matches, under a layer that locks by a path parameter | 404 | no | `no-route` |
+//! | no route matches, under a layer that locks by a path parameter; a safe method runs the fallback instead | 404 | no | `no-route` |
 //! | the program is wrong: no request to the route has a key, or [`Locked`](crate::Locked) has no scope | 500 | no | `lock-misconfigured` |
 //! | [`read_body_first`](crate::LockLayer::read_body_first): the body is larger than its limit | 413 | no | `about:blank` |
 //! | `read_body_first`: the body is incomplete at its deadline | 408 | no | `about:blank` |

@@ -61,7 +61,7 @@
 //! |---|---|---|
 //! | `error` | `lock layer misconfigured`, with the fields `extractor`, `route` and `problem` | no request to a route has a key, or a handler extracts what no layer provides. Once per route of a layer or extractor, on at most 100 routes; once if the requests have no route of axum |
 //! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.mode`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
-//! | `warn` | `one kind of lock key on two routes`, with the fields `kind`, `route` and `other_route`, once per kind | `/orders/{id}` and `/customers/{id}` under `by_path_param(locks, "id")` exclude each other: rename a parameter, or set [`kind`](crate::LockLayer::kind), also where it is intended |
+//! | `warn` | `one kind of lock key on two routes`, with the fields `kind`, `route` and `other_route`, once per kind | `/orders/{id}` and `/customers/{id}` under `by_path_param(locks, "id")` exclude each other: rename a parameter, or set [`kind`](crate::LockLayer::kind), also where it is intended. Routes that differ only behind the parameter, such as `/orders/{id}/lines`, are of one resource |
 //! | `warn` | `lock request dropped without an await`, once per process | `let _guard = locks.acquire(key);` acquires nothing: see [lints](super::testing#lints) |
 //! | `warn` | `lock backend self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock backend unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock backend refuses this client`; once per outage, and again when the cause has changed, at most every 10 s |
@@ -113,7 +113,7 @@
 //! | 503 `lock-unavailable` with `Retry-After`, and the event `locks cannot be acquired` | the server replies but cannot grant | read the `cause` of the event in the log: full memory, a replica, or too few replicas |
 //! | 503 `lock-unavailable` without `Retry-After` | the server rejects this client | read the `cause` of the last event `locks cannot be acquired` or `lock backend unreachable` in the log; check the password, the [permissions](super::redis#permissions) and the certificate. A command that is denied inside a script, a channel or a key has no name in the `cause`: `ACL LOG` on the server names it as `object`. Redis checks a password only when a connection opens, so one that was changed can be rejected much later |
 //! | 408 or 413 | [`read_body_first`](crate::LockLayer::read_body_first) rejected a body | raise its deadline or limit if the clients are right |
-//! | 503 `shutting-down` | this instance is ending | nothing: another instance serves the retry |
+//! | 503 `shutting-down` | this instance is ending: the request came after the begin of its shutdown, or waited to the end of its grace | nothing: another instance serves the retry. If many wait for so long, lengthen the grace |
 //! | 500 `lock-lost` | the lock was lost while the handler ran | see the next section |
 //! | 500 `lock-key-conflict` | the key in Redis belongs to other data, or one owner asks for a shared lock and a permit of it | set a [prefix](crate::backend::redis::RedisBackendBuilder::prefix) of your own, or use [one mode](super::shared#which-mode-to-use) |
 //! | 500 `lock-reentrancy` | one owner holds the lock 64 times | look for an acquire in a loop that keeps its guards |
@@ -148,9 +148,19 @@
 //! # Shut down
 //!
 //! A process that ends without a shutdown keeps its locks until their leases expire.
-//! [`shutdown`](crate::LockManager::shutdown) rejects waiters, lets holders finish and releases their locks. Call it on
+//! [`shutdown`](crate::LockManager::shutdown) serves the waiters, lets holders finish and releases their locks. Call it on
 //! SIGTERM and on Ctrl-C, as `examples/orders.rs` does. [Its documentation](crate::LockManager::shutdown) has the lines
 //! for `axum::serve`, with the signals and a bound for requests that do not end.
+//!
+//! | acquire | from the call on |
+//! |---|---|
+//! | new | rejected with [`ShuttingDown`](crate::ErrorKind::ShuttingDown) |
+//! | by the owner of a held lock | re-enters it |
+//! | waits with a deadline | is served, like a request that axum has accepted; rejected shortly before the end of `grace`, at most 500 ms |
+//! | [`wait_forever`](crate::manager::Acquire::wait_forever), [`run_every`](crate::manager::Acquire::run_every) | ends at once |
+//!
+//! The call completes when the last lock is released. If the backend does not reply, it completes one response timeout
+//! after the last holder and waiter, and the keys remain until their leases expire.
 //!
 //! - Pass a `grace` that is shorter than the time after which the service manager kills the process, such as
 //!   `terminationGracePeriodSeconds` of Kubernetes.

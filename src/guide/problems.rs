@@ -30,7 +30,7 @@
 //!
 //! # lock-unavailable
 //!
-//! Status 503. The store of the locks did not reply within the wait, or rejects this server. Nothing was done. With
+//! Status 503. The lock backend did not reply within the wait, or rejects this server. Nothing was done. With
 //! `Retry-After`, send the request again after it. Without, an operator must first change the configuration; the log
 //! of the service names the cause if the service has the feature `tracing` and a subscriber.
 //! [`operations`](super::operations#what-to-do-when) lists the steps for operators.
@@ -42,7 +42,7 @@
 //! # lock-lost
 //!
 //! Status 500. The lock was lost while the handler ran, so the handler was stopped. The request may be half done. Read
-//! the state of the resource before you send the request again. The lock is lost if its store forgets it, does not
+//! the state of the resource before you send the request again. The lock is lost if its backend forgets it, does not
 //! reply for a lease, or if the request exceeds [`max_hold`](crate::LockLayer::max_hold).
 //!
 //! # lock-key-invalid
@@ -52,7 +52,8 @@
 //!
 //! # no-route
 //!
-//! Status 404. No route of the server matches the path. Nothing was done. The same request fails again.
+//! Status 404. No route of the server matches the path, and the method is not safe. Nothing was done. The same request
+//! fails again.
 //!
 //! # lock-misconfigured
 //!
@@ -63,7 +64,7 @@
 //!
 //! Status 500, for one of two causes:
 //!
-//! - The store has something else under the name of this lock. Nothing was done. An operator must choose another prefix
+//! - The backend has something else under the name of this lock. Nothing was done. An operator must choose another prefix
 //!   or remove the foreign key.
 //! - The request holds the lock [shared](super::shared) and the server asked for a permit of it, or the reverse. Nothing
 //!   was done, and a retry fails as well. The server must release the first one before, or use one mode.
@@ -81,7 +82,7 @@
 //!
 //! # lock-option-invalid
 //!
-//! Status 500. A layer of the server acquired a lock with a setting out of bounds, or with a mode that its store does not
+//! Status 500. A layer of the server acquired a lock with a setting out of bounds, or with a mode that its backend does not
 //! support. The log of the server names the setting.
 //!
 //! # lock-failed-in-handler

@@ -1,6 +1,6 @@
-//! A quorum of independent stores: for services whose locks must survive the loss of a server, last writes included.
+//! A quorum of independent nodes: for services whose locks must survive the loss of a server, last writes included.
 //!
-//! The owner of a majority of the stores holds the lock.
+//! The owner of a majority of the nodes holds the lock.
 //!
 //! ```text
 //!   process ── LockManager ── Quorum ─┬─► Redis 1    granted
@@ -18,7 +18,7 @@
 //! let mut quorum = Quorum::builder();
 //! for host in ["r1", "r2", "r3"] {
 //!     // A node that is unreachable at the start must not stop the program.
-//!     let node = RedisBackend::builder(format!("redis://{host}")).connect_lazy().await?;
+//!     let node = RedisBackend::builder(format!("redis://{host}")).connect_lazy()?;
 //!     quorum = quorum.node(node);
 //! }
 //! let locks = LockManager::builder(quorum.build()?).build()?;

@@ -4,10 +4,10 @@
 //!
 //! | settings | builder | created by |
 //! |---|---|---|
-//! | of locks: the wait, the watchdog timeout, the bounds on waiters | [`LockManagerBuilder`](crate::LockManagerBuilder) | [`LockManager::builder_at`](crate::LockManager::builder_at)`(url)` or [`LockManager::builder`](crate::LockManager::builder)`(backend)` |
+//! | of locks: the wait, the watchdog timeout, the bounds on waiters | [`LockManagerBuilder`](crate::LockManagerBuilder) | [`LockManagerBuilder::new`](crate::LockManagerBuilder::new)`()`, which ends in [`connect`](crate::LockManagerBuilder::connect)`(url).await` or [`connect_lazy`](crate::LockManagerBuilder::connect_lazy)`(url)`; or [`LockManager::builder`](crate::LockManager::builder)`(backend)`, which ends in `build()` |
 //! | of the servers: all [below](#settings) | [`RedisBackendBuilder`](crate::backend::redis::RedisBackendBuilder) | [`RedisBackend::builder`](crate::RedisBackend::builder)`(url)` |
 //!
-//! `builder_at` connects a backend with the default settings of servers. A program that changes one of these connects
+//! `connect(url)` connects a backend with the default settings of servers. A program that changes one of these connects
 //! the backend, and passes it to `LockManager::builder`:
 //!
 //! ```no_run
@@ -79,7 +79,7 @@
 //! | separate services, or share names with Java | [`prefix`], or `?prefix=` in the URL | `lock:` |
 //! | grant a lock only when replicas have it | [`min_replicas`] | off; costs a round trip |
 //! | grant no lock for a while after a restart or a loss of data | [`quarantine`] | off; costs a pause after each restart, and the server about 10 µs per attempt |
-//! | start while Redis is unavailable | [`connect_lazy`] instead of [`connect`] | `connect` fails; of a Cluster, one node must reply in both cases |
+//! | start while Redis is unavailable | [`connect_lazy`] instead of [`connect`]; it returns at once, without an await | `connect` fails. A Cluster has `connect` only, for which one node must reply |
 //! | change a password or token at run time (AWS IAM, Microsoft Entra) | [`credentials`] | the login of the URL |
 //! | reach nodes behind Docker, NAT or an SSH tunnel | [`address_map`] | the addresses that cluster nodes and sentinels report |
 //! | open more connections | [`connections`] | 1 |

@@ -118,17 +118,17 @@
 //! ```no_run
 //! # async fn example() -> Result<(), tower_lock::ConnectError> {
 //! use std::time::Duration;
-//! use tower_lock::LockManager;
+//! use tower_lock::LockManagerBuilder;
 //!
 //! let url = "redis+sentinel://10.0.0.11:26379,10.0.0.12:26379,10.0.0.13:26379/mymaster";
-//! let locks = LockManager::builder_at(url)
-//!     .await?
+//! let locks = LockManagerBuilder::new()
 //!     // A failover takes 6 s to 8 s here. A waiter with a longer wait is served after it. A `wait` of a layer or a
 //!     // scope replaces this one, so raise it there as well.
 //!     .wait(Duration::from_secs(10))
 //!     // The default. Locks survive a failover that takes less than two thirds of it, 20 s.
 //!     .watchdog_timeout(Duration::from_secs(30))
-//!     .build()?;
+//!     .connect(url)
+//!     .await?;
 //! # Ok(())
 //! # }
 //! ```

@@ -224,17 +224,11 @@ impl<K: Into<LockKey>> From<Vec<K>> for LockKeys {
     }
 }
 
-macro_rules! one_key {
-    ($($source:ty),*) => {$(
-        impl From<$source> for LockKeys {
-            fn from(key: $source) -> Self {
-                Self::of(Keys::One(key.into()))
-            }
-        }
-    )*};
+impl<K: Into<LockKey>> From<K> for LockKeys {
+    fn from(key: K) -> Self {
+        Self::of(Keys::One(key.into()))
+    }
 }
-
-one_key!(LockKey, &LockKey, &str, String, &String);
 
 #[cfg(test)]
 mod tests {

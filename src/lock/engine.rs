@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::clock::{Moment, Span};
+use super::clock::{AtomicMoment, Moment, Span};
 use super::lease::LeaseNumber;
 use super::table::Lanes;
 use crate::backend::{BackendError, BackendErrorKind, BoxFuture, ErasedBackend, Hints, LeaseId};
@@ -35,10 +35,13 @@ pub(super) struct Engine {
     pub(super) home: Arc<Home>,
     seats: Seats,
     pub(super) room: Arc<Room>,
-    closing: AtomicBool,
+    /// How far the shutdown has come: a [`Shutdown`].
+    closing: AtomicU8,
+    /// Until when a shutdown waits for replies to releases, once it has no holder and no waiter left.
+    pub(super) replies_by: AtomicMoment,
     /// Whether a caller has asked for a permit.
     has_permits: AtomicBool,
-    /// Notified when `closing` is set.
+    /// Notified when a shutdown begins.
     closed: Arc<tokio::sync::Notify>,
     #[cfg(feature = "dashboard")]
     pub(super) hot: crate::lock::table::hot::HotKeys,
@@ -50,6 +53,16 @@ pub(super) struct Engine {
 
 #[repr(align(128))]
 struct Numbers(AtomicU64);
+
+/// The stages of a shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Shutdown {
+    /// New acquires and waiters without a deadline are rejected.
+    Draining = 1,
+    /// All waiters are rejected.
+    Rejecting,
+}
 
 impl Engine {
     pub(super) fn new(
@@ -67,7 +80,8 @@ impl Engine {
             options,
             response_timeout,
             home: Arc::new(Home::new(runtime)),
-            closing: AtomicBool::new(false),
+            closing: AtomicU8::new(0),
+            replies_by: AtomicMoment::new(Moment::FIRST),
             has_permits: AtomicBool::new(false),
             closed: Arc::default(),
             #[cfg(feature = "dashboard")]
@@ -139,11 +153,16 @@ impl Engine {
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::SeqCst)
+        self.has_reached(Shutdown::Draining)
     }
 
-    pub(super) fn set_closing(&self) {
-        self.closing.store(true, Ordering::SeqCst);
+    pub(super) fn has_reached(&self, stage: Shutdown) -> bool {
+        self.closing.load(Ordering::SeqCst) >= stage as u8
+    }
+
+    /// Begins this stage of the shutdown, if it has not come further.
+    pub(super) fn set_closing(&self, stage: Shutdown) {
+        self.closing.fetch_max(stage as u8, Ordering::SeqCst);
         self.closed.notify_waiters();
     }
 

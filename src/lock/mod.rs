@@ -85,7 +85,7 @@
 //! | returning | transferred, or left to other clients | contending, or yielding | start a loop, which attempts or keeps the place that the release entered | loop |
 //! | yielding | acquire | contending | queue behind others; the loop enters the backend's queue | loop |
 //! | yielding | acquire with `no_wait` | contending | queue, send the first attempt | attempt |
-//! | any with waiters | the deadline of a waiter has passed | | reject it | watchdog |
+//! | any with waiters | the deadline of a waiter has passed; a shutdown begins and it has none; the grace of a shutdown ends | | reject it | watchdog |
 //! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
 //!
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all

@@ -47,7 +47,7 @@ pub(super) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],
     /// Whether a caller waits for the table to be empty.
     awaited: AtomicBool,
-    /// Notified when a lane is removed, and when its work was started, if `awaited` is set.
+    /// Notified when a lane is removed, when its work was started, and when a lease is returned, if `awaited` is set.
     left: Notify,
     /// The idle or yielding lanes that left work to start, such as the retry of a failed release.
     unstarted: AtomicUsize,
@@ -196,6 +196,11 @@ impl Lanes {
     /// The work that a lane left was started.
     pub(super) fn started(&self) {
         self.unstarted.fetch_sub(1, Ordering::SeqCst);
+        self.have_changed();
+    }
+
+    /// Wakes the callers that wait for the table to be empty, or for its locks to be free.
+    pub(super) fn have_changed(&self) {
         if self.awaited.load(Ordering::SeqCst) {
             self.left.notify_waiters();
         }
@@ -237,14 +242,26 @@ impl Lanes {
 
     /// Completes when the table has no lane, and the work that the lanes left was started.
     pub(super) async fn emptied(&self) {
+        // A removal counts its work under a mutex that the first check locks.
+        self.until(|| self.is_empty() && self.unstarted() == 0)
+            .await;
+    }
+
+    /// Completes when no lane is held or waited for.
+    pub(super) async fn unused(&self) {
+        let is_used = |slot: &Box<Slot>| slot.lane.is_held() || slot.lane.seats_taken() > 0;
+        let is_free = |shard| !lock(shard).lanes.iter().any(is_used);
+        self.until(|| self.shards.iter().all(is_free)).await;
+    }
+
+    async fn until(&self, is_over: impl Fn() -> bool) {
         self.awaited.store(true, Ordering::SeqCst);
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
             // Registers before it checks, so a change in between is not missed.
             left.as_mut().enable();
-            // A removal counts its work under a mutex that the first check locks.
-            if self.is_empty() && self.unstarted() == 0 {
+            if is_over() {
                 return;
             }
             left.await;

@@ -82,6 +82,7 @@ pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
         terms,
         deadline: Deadline::Endless,
         grouped: false,
+        is_waiter: false,
         clock: Clock::Runtime,
         since: Moment::FIRST,
         name: Name::NONE,

@@ -1,4 +1,4 @@
-//! The lock servers of this process, and their outages.
+//! The servers of the lock backends of this process, and their outages.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ const MOST: usize = 3 * 64;
 const CAUSE: usize = 160;
 
 label! {
-    /// The part of a lock server that can fail alone.
+    /// The part of a server that can fail alone.
     #[derive(PartialOrd, Ord)]
     pub(crate) enum Part {
         /// Grants and the connection.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_lock::backend::Backend;
 use tower_lock::service::LockBody;
-use tower_lock::{LockGuard, LockKey, LockKeys, LockLayer, LockManager};
+use tower_lock::{LockGuard, LockKey, LockKeys, LockLayer, LockManager, LockScope, LockScopeLayer};
 
 use crate::support::engine::{MS, manager_on};
 use crate::support::simulated::{self, Simulated};
@@ -226,6 +226,59 @@ for_every_number_of_polls!(dropped_run_leaves_nothing, |world, polls| {
     dropped_after(polls, work).await
 });
 
+for_every_number_of_polls!(dropped_run_every_leaves_nothing, |world, polls| {
+    let guard = world.there.acquire("a").await.unwrap();
+    let release = dropped_in(20 * MS, guard);
+    let shutdown = tokio::spawn({
+        let here = world.here.clone();
+        async move {
+            sleep(90 * MS).await;
+            here.shutdown(Duration::from_secs(1)).await
+        }
+    });
+    let job = world
+        .here
+        .acquire("a")
+        .run_every(15 * MS, |held| async move {
+            sleep(4 * MS).await;
+            assert!(held.is_held());
+        });
+    let ready = dropped_after(polls, job).await;
+    release.await.unwrap();
+    assert!(shutdown.await.unwrap().is_idle());
+    ready
+});
+
+/// A handler that acquires by its scope while another process holds the key, after `polls` polls of the acquire.
+async fn acquired_in_scope(world: &Pair, polls: usize) -> bool {
+    let guard = world.there.acquire("b").await.unwrap();
+    let release = dropped_in(20 * MS, guard);
+    let service = ServiceBuilder::new()
+        .layer(LockScopeLayer::new())
+        .service_fn(async |request: Request<()>| {
+            let scope = LockScope::of(request.extensions()).unwrap();
+            let acquire = scope.acquire(&world.here, KEYS);
+            let ready = dropped_after(polls, acquire.into_future()).await;
+            assert!(
+                !ready || world.here.snapshot().held == KEYS.len(),
+                "the scope keeps it"
+            );
+            Ok::<_, Infallible>(Response::new(ready.to_string()))
+        });
+    let response = service.oneshot(request()).await.unwrap();
+    release.await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    body == "true"
+}
+
+for_every_number_of_polls!(dropped_scope_acquire_leaves_nothing, |world, polls| {
+    acquired_in_scope(&world, polls).await
+});
+
+for_every_number_of_polls!(dropped_request_in_scope_leaves_nothing, |world, polls| {
+    dropped_after(polls, acquired_in_scope(&world, usize::MAX)).await
+});
+
 /// Responds after 5 ms with a body of three frames, 2 ms apart.
 async fn handler(_: Request<()>) -> Result<Response<StreamBody<Frames>>, Infallible> {
     sleep(5 * MS).await;
@@ -276,15 +329,18 @@ for_every_number_of_polls!(dropped_body_leaves_nothing, |world, polls| {
 
 for_every_number_of_polls!(dropped_shutdown_leaves_nothing, |world, polls| {
     let guard = world.here.acquire("a").await.unwrap();
-    let waiter = tokio::spawn(world.here.acquire("a").into_future());
+    let waiter = world.here.acquire("a").into_future();
+    let waiter = tokio::spawn(async move { waiter.await.map(drop) });
     sleep(MS).await;
     let release = dropped_in(10 * MS, guard);
     let grace = Duration::from_secs(1);
     let ready = dropped_after(polls, world.here.shutdown(grace)).await;
     release.await.unwrap();
     let waited = waiter.await.unwrap();
+    assert!(waited.is_ok(), "it is served: {waited:?}");
     if polls > 0 {
-        assert!(waited.unwrap_err().is_shutting_down());
+        let new = world.here.acquire("b").await;
+        assert!(new.unwrap_err().is_shutting_down());
     }
     ready
 });

@@ -1,4 +1,4 @@
-//! The life of a guard: renewal, loss, release and shutdown.
+//! The life of a guard: renewal, loss and release.
 
 use std::time::Duration;
 
@@ -183,32 +183,4 @@ async fn run_after_loss_drops_work() {
         .await
         .unwrap_err();
     assert!(error.is_lost());
-}
-
-#[tokio::test(start_paused = true)]
-async fn shutdown_rejects_waiters_and_awaits_holders() {
-    let memory = Memory::new();
-    let locks = manager_on(&memory);
-    let guard = locks.acquire("k").await.unwrap();
-    let waiter = tokio::spawn(locks.acquire("k").into_future());
-    tokio::task::yield_now().await;
-    let shutdown = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.shutdown(Duration::from_secs(600)).await }
-    });
-    let error = waiter.await.unwrap().unwrap_err();
-    assert!(error.is_shutting_down());
-    assert!(locks.acquire("other").await.unwrap_err().is_shutting_down());
-    // Holders are still renewed and can re-enter.
-    tokio::time::sleep(Duration::from_secs(100)).await;
-    assert!(guard.is_held());
-    drop(locks.acquire("k").owner(guard.owner()).await.unwrap());
-    assert!(!shutdown.is_finished());
-    drop(guard);
-    assert!(shutdown.await.unwrap().is_idle());
-    // A shutdown that times out returns the remaining holds.
-    let locks = manager_on(&memory);
-    let _guard = locks.acquire("k").await.unwrap();
-    let left = locks.shutdown(Duration::from_secs(1)).await;
-    assert_eq!((left.held, left.lanes), (1, 1));
 }

@@ -21,6 +21,7 @@ mod runtimes;
 mod schedules;
 mod several_keys;
 mod shared;
+mod shutdown;
 mod stress;
 #[path = "../support/mod.rs"]
 mod support;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower::{Layer, ServiceExt};
@@ -203,6 +203,11 @@ fn one_kind_on_routes_of_two_resources_is_one_warning() {
     let all = route("/a/{id}").merge(route("/b/{id}"));
     let all = all.route_layer(LockLayer::by_path_param_as::<u64>(other, "id"));
     assert_eq!(warnings(all, &["/a/7", "/b/7"]).len(), 1);
+    // One segment in front of the parameter, on two routes.
+    let other = LockManager::in_memory();
+    let all = route("/a/items/{id}").merge(route("/b/items/{id}"));
+    let all = all.route_layer(LockLayer::by_path_param(other, "id"));
+    assert_eq!(warnings(all, &["/a/items/7", "/b/items/7"]).len(), 1);
 }
 
 #[test]
@@ -292,6 +297,29 @@ fn unmatched_request_is_404_without_fallback() {
         });
     });
     assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// It passes the layer, so it needs no key.
+#[test]
+fn safe_unmatched_request_reaches_fallback() {
+    let by_id = || LockLayer::by_path_param(LockManager::in_memory(), "id");
+    let route = Router::new().route("/orders/{id}", get(async || ()).post(async || ()));
+    let route = route.fallback(async || StatusCode::IM_A_TEAPOT);
+    let answer = |app: Router, method: &Method| {
+        let request = Request::builder().method(method).uri("/nowhere");
+        let response = block_on(app.oneshot(request.body(Body::empty()).unwrap())).unwrap();
+        let rejection = response.extensions().get::<LockRejection>();
+        (response.status(), rejection.map(LockRejection::kind))
+    };
+    let passes = (StatusCode::IM_A_TEAPOT, None);
+    let rejected = (StatusCode::NOT_FOUND, Some(ErrorKind::NoRoute));
+    for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE] {
+        assert_eq!(answer(route.clone().layer(by_id()), &method), passes);
+        for layer in [by_id().all_methods(), by_id().permits(1)] {
+            assert_eq!(answer(route.clone().layer(layer), &method), rejected);
+        }
+    }
+    assert_eq!(answer(route.layer(by_id()), &Method::DELETE), rejected);
 }
 
 #[test]

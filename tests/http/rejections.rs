@@ -169,7 +169,7 @@ async fn misconfigured_backend_is_503_without_retry_after() {
     let layer = LockLayer::by_path(broken(BackendErrorKind::Misconfigured));
     let answer = answer(&layer, post("/a")).await;
     answer.assert_row(503, false, "lock-unavailable", ErrorKind::Refused);
-    let detail = "the store of the locks rejects this server; report this to its operator";
+    let detail = "the lock backend rejects this server; report this to its operator";
     assert_eq!(answer.json()["detail"], detail);
 }
 

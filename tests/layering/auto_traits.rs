@@ -48,7 +48,7 @@ assert_shared!(LockKey, LockKeys, Mode, Modes, Owner, FencingToken);
 assert_impl_all!(Mode: Copy, Eq, std::hash::Hash, Default);
 assert_impl_all!(LockKey: Clone, Eq, std::hash::Hash, Ord);
 assert_impl_all!(Owner: Copy, Eq, std::hash::Hash);
-assert_impl_all!(FencingToken: Copy, Ord, Into<i64>, std::fmt::Display);
+assert_impl_all!(FencingToken: Copy, Ord, std::fmt::Display);
 
 // The engine.
 assert_shared!(LockManager, LockManagerBuilder, Acquire, LockInfo, Snapshot);

@@ -1,5 +1,6 @@
 //! Prints the public API that a JSON file of rustdoc describes, one item per line.
 
+use std::collections::HashSet;
 use std::env;
 use std::error::Error;
 
@@ -11,6 +12,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .omit_auto_trait_impls(true)
         .omit_auto_derived_impls(true)
         .build()?;
-    print!("{api}");
+    // An impl is listed at its trait and at its type, and a name at each of its paths.
+    let mut listed = HashSet::new();
+    for item in api.to_string().lines().filter(|item| listed.insert(item.to_string())) {
+        println!("{item}");
+    }
     Ok(())
 }

@@ -13,11 +13,7 @@ use super::support::{
 use crate::backend::{AcquireRequest, Acquired, Backend, LeaseId, Released, Renewed};
 
 /// Checks that a free key is granted, and that a held key returns its holder's remaining TTL.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn free_key_is_granted_and_held_key_is_busy<B: Backend>(one: &B, other: &B) {
+pub(super) async fn free_key_is_granted_and_held_key_is_busy<B: Backend>(one: &B, other: &B) {
     let (key, holder, another) = fixture("grant");
     grant(one, &key, holder, LONG).await;
     for handle in [one, other] {
@@ -31,11 +27,7 @@ pub async fn free_key_is_granted_and_held_key_is_busy<B: Backend>(one: &B, other
 }
 
 /// Checks that a repeated `try_acquire` under one lease is granted, and that one release frees the key.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn repeated_acquire_under_one_lease_is_granted<B: Backend>(backend: &B) {
+pub(super) async fn repeated_acquire_under_one_lease_is_granted<B: Backend>(backend: &B) {
     let (key, holder, another) = fixture("idempotent");
     let first = grant(backend, &key, holder, LONG).await;
     let second = grant(backend, &key, holder, LONG).await;
@@ -47,11 +39,7 @@ pub async fn repeated_acquire_under_one_lease_is_granted<B: Backend>(backend: &B
 
 /// Checks that a lease expires after its TTL, at most 3 s late, and can then be neither renewed nor
 /// released.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn expired_lease_frees_key<B: Backend>(backend: &B) {
+pub(super) async fn expired_lease_frees_key<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("expiry");
     grant_briefly(backend, &key, holder).await;
     let granted = Instant::now();
@@ -73,11 +61,7 @@ pub async fn expired_lease_frees_key<B: Backend>(backend: &B) {
 }
 
 /// Checks that a lease that has expired is not renewed, even if no other lease has acquired the key.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn expired_lease_is_not_renewed<B: Backend>(backend: &B) {
+pub(super) async fn expired_lease_is_not_renewed<B: Backend>(backend: &B) {
     let (key, holder, _) = fixture("expired");
     grant_briefly(backend, &key, holder).await;
     let deadline = Instant::now() + SHORT + MARGIN;
@@ -93,11 +77,7 @@ pub async fn expired_lease_is_not_renewed<B: Backend>(backend: &B) {
 }
 
 /// Checks that exactly one of many concurrent attempts is granted.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn concurrent_acquires_grant_exactly_one<B: Backend>(one: &B, other: &B) {
+pub(super) async fn concurrent_acquires_grant_exactly_one<B: Backend>(one: &B, other: &B) {
     // A store that excludes most of them by chance is found by one of many keys.
     for _ in 0..20 {
         grants_exactly_one(one, other).await;

@@ -1,18 +1,33 @@
-//! All functions at once.
+//! The functions by name, and all at once.
 
-use super::{
-    acquire, counter, downgrade, hint, holder, immediate, keep, lease, permits, queue, shared,
-};
+use super::permits::{limits, waiting};
+use super::queue::{places, transfers};
+use super::{acquire, counter, downgrade, hint, holder, immediate, keep, lease, shared};
 use crate::backend::Backend;
 
-/// Runs every function of this module in sequence.
-///
-/// `one` and `other` are two handles on one store.
-///
-/// # Panics
-///
-/// Panics if the backend breaks a promise. The message names it.
-pub async fn all<B: Backend>(one: &B, other: &B) {
+macro_rules! functions {
+    ($one:ident, $other:ident: $($room:ident::$name:ident $handles:tt $(.$wait:tt)?;)*) => {
+        /// The names of the functions, in the order of [`all`].
+        pub const FUNCTIONS: &[&str] = &[$(stringify!($name)),*];
+
+        /// Runs the function with this name, of [`FUNCTIONS`].
+        ///
+        /// `one` and `other` are two handles on one store.
+        ///
+        /// # Panics
+        ///
+        /// Panics if the backend breaks the promise, or if no function has the name.
+        pub async fn run<B: Backend>(name: &str, $one: &B, $other: &B) {
+            match name {
+                $(stringify!($name) => $room::$name $handles $(.$wait)?,)*
+                _ => panic!("no function is named {name}"),
+            }
+        }
+    };
+}
+
+functions! {
+    one, other:
     acquire::free_key_is_granted_and_held_key_is_busy(one, other).await;
     acquire::repeated_acquire_under_one_lease_is_granted(one).await;
     lease::release_frees_key_and_repeat_changes_nothing(one).await;
@@ -41,19 +56,19 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     immediate::immediate_commands_match_others(one, other).await;
     immediate::immediate_lease_expires(one).await;
     immediate::immediate_store_needs_no_runtime(one);
-    queue::contend_for_free_key_is_granted(one, other).await;
-    queue::release_transfers_key_to_first_waiter(one, other).await;
-    queue::transferred_key_is_reserved_for_its_waiter(one, other).await;
-    queue::polling_waiter_is_served_in_order(one, other).await;
-    queue::expiry_serves_first_waiter(one, other).await;
-    queue::repeats_change_no_place(one, other).await;
-    queue::leave_removes_waiter(one, other).await;
-    queue::leave_after_transfer_passes_key_on(one, other).await;
-    queue::leave_returns_one_result_per_lease(one, other).await;
-    queue::silent_waiter_is_passed_over(one, other).await;
-    queue::unconfirmed_transfer_expires(one, other).await;
-    queue::release_or_keep_enters_next_lease(one, other).await;
-    queue::every_kind_of_release_transfers(one, other).await;
+    places::contend_for_free_key_is_granted(one, other).await;
+    transfers::release_transfers_key_to_first_waiter(one, other).await;
+    transfers::transferred_key_is_reserved_for_its_waiter(one, other).await;
+    places::polling_waiter_is_served_in_order(one, other).await;
+    places::expiry_serves_first_waiter(one, other).await;
+    places::repeats_change_no_place(one, other).await;
+    places::leave_removes_waiter(one, other).await;
+    transfers::leave_after_transfer_passes_key_on(one, other).await;
+    places::leave_returns_one_result_per_lease(one, other).await;
+    places::silent_waiter_is_passed_over(one, other).await;
+    transfers::unconfirmed_transfer_expires(one, other).await;
+    places::release_or_keep_enters_next_lease(one, other).await;
+    transfers::every_kind_of_release_transfers(one, other).await;
     shared::shared_and_exclusive_leases_exclude_each_other(one, other).await;
     shared::repeated_acquire_under_shared_lease_is_granted(one, other).await;
     shared::shared_lease_expires_by_itself(one, other).await;
@@ -61,19 +76,32 @@ pub async fn all<B: Backend>(one: &B, other: &B) {
     shared::waiting_exclusive_lease_stops_shared_ones(one, other).await;
     shared::waiting_shared_leases_are_served_together(one, other).await;
     shared::forced_release_ends_shared_leases(one, other).await;
-    permits::permits_up_to_limit_hold_key_together(one, other).await;
-    permits::each_permit_obeys_its_own_limit(one, other).await;
-    permits::concurrent_permits_stay_within_limit(one, other).await;
-    permits::permits_exclude_leases_of_other_modes(one, other).await;
-    permits::expired_permit_frees_only_its_place(one, other).await;
-    permits::remaining_ttl_is_that_of_latest_permit(one, other).await;
-    permits::forced_release_ends_one_permit_or_all(one, other).await;
-    permits::counters_of_permits_increase(one, other).await;
-    permits::waiting_permits_are_served_in_order(one, other).await;
-    permits::waiting_lease_of_other_mode_stops_permits(one, other).await;
+    limits::permits_up_to_limit_hold_key_together(one, other).await;
+    limits::each_permit_obeys_its_own_limit(one, other).await;
+    limits::concurrent_permits_stay_within_limit(one, other).await;
+    limits::permits_exclude_leases_of_other_modes(one, other).await;
+    limits::expired_permit_frees_only_its_place(one, other).await;
+    limits::remaining_ttl_is_that_of_latest_permit(one, other).await;
+    limits::forced_release_ends_one_permit_or_all(one, other).await;
+    limits::counters_of_permits_increase(one, other).await;
+    waiting::waiting_permits_are_served_in_order(one, other).await;
+    waiting::waiting_lease_of_other_mode_stops_permits(one, other).await;
     downgrade::downgraded_lease_is_shared(one, other).await;
     downgrade::downgrade_admits_waiting_shared_leases(one, other).await;
     downgrade::counter_of_downgraded_lease_increases(one, other).await;
     downgrade::downgrade_without_lease_changes_nothing(one, other).await;
     downgrade::downgrade_extends_and_does_not_shorten_lease(one, other).await;
+}
+
+/// Runs every function of this module in sequence.
+///
+/// `one` and `other` are two handles on one store.
+///
+/// # Panics
+///
+/// Panics if the backend breaks a promise. The message names it.
+pub async fn all<B: Backend>(one: &B, other: &B) {
+    for name in FUNCTIONS {
+        run(name, one, other).await;
+    }
 }

@@ -9,11 +9,7 @@ use crate::backend::{Backend, LeaseId};
 
 /// Checks that each fresh grant of a key has a larger counter than the previous one, on any handle,
 /// and that counters stay below 2^53.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn counter_of_each_grant_increases<B: Backend>(one: &B, other: &B) {
+pub(super) async fn counter_of_each_grant_increases<B: Backend>(one: &B, other: &B) {
     let key = fresh_key("counter");
     let manager = Uuid::new_v4();
     let mut last = 0;
@@ -29,11 +25,7 @@ pub async fn counter_of_each_grant_increases<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that counters increase after a lease that expired or was released by force.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B, other: &B) {
+pub(super) async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B, other: &B) {
     let (key, first, second) = fixture("counter-expiry");
     let expired = grant_briefly(one, &key, first).await;
     let forced = grant_within(other, &key, second, LONG, SHORT + MARGIN).await;
@@ -49,11 +41,7 @@ pub async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B, other:
 }
 
 /// Checks that one counter stands for 1 to 256 fencing tokens.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub fn tokens_per_counter_are_from_1_to_256<B: Backend>(backend: &B) {
+pub(super) fn tokens_per_counter_are_from_1_to_256<B: Backend>(backend: &B) {
     let tokens = backend.tokens_per_counter();
     assert!((1..=256).contains(&tokens), "{tokens} tokens per counter");
 }

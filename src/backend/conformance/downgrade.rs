@@ -39,11 +39,7 @@ async fn downgrade<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Op
 
 /// Checks that a downgraded lease is shared under its id: others share the key, no exclusive lease acquires it, and its
 /// own release frees it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn downgraded_lease_is_shared<B: Backend>(one: &B, other: &B) {
+pub(super) async fn downgraded_lease_is_shared<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("downgrade", one) else {
         return;
     };
@@ -73,11 +69,7 @@ pub async fn downgraded_lease_is_shared<B: Backend>(one: &B, other: &B) {
 
 /// Checks that a downgrade serves the shared leases at the head of the queue, and no exclusive one, which then waits for
 /// the last of them.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, other: &B) {
+pub(super) async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("downgrade-queue", one) else {
         return;
     };
@@ -120,11 +112,7 @@ pub async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, other: 
 
 /// Checks that the counter of a downgraded lease exceeds those before it, and that later ones exceed it. A repeat has
 /// another counter.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn counter_of_downgraded_lease_increases<B: Backend>(one: &B, other: &B) {
+pub(super) async fn counter_of_downgraded_lease_increases<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("downgrade-counter", one) else {
         return;
     };
@@ -147,11 +135,7 @@ pub async fn counter_of_downgraded_lease_increases<B: Backend>(one: &B, other: &
 }
 
 /// Checks that a downgrade without the lease creates none, and that it touches no other lease.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn downgrade_without_lease_changes_nothing<B: Backend>(one: &B, other: &B) {
+pub(super) async fn downgrade_without_lease_changes_nothing<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("downgrade-absent", one) else {
         return;
     };
@@ -178,11 +162,7 @@ pub async fn downgrade_without_lease_changes_nothing<B: Backend>(one: &B, other:
 }
 
 /// Checks that a downgrade does not shorten its lease, and that it extends a shorter one.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn downgrade_extends_and_does_not_shorten_lease<B: Backend>(one: &B, other: &B) {
+pub(super) async fn downgrade_extends_and_does_not_shorten_lease<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("downgrade-ttl", one) else {
         return;
     };

@@ -6,11 +6,7 @@ use super::support::{LONG, definite, fixture, fresh_key, grant, hinted, release}
 use crate::backend::Backend;
 
 /// Checks that each subscriber receives a hint when its subscription takes effect.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn watch_in_effect_sends_hint<B: Backend>(backend: &B) {
+pub(super) async fn watch_in_effect_sends_hint<B: Backend>(backend: &B) {
     let key = fresh_key("watch");
     let mut first = backend.watch(&key, Uuid::new_v4());
     hinted(&mut first, "the first subscription takes effect").await;
@@ -19,11 +15,7 @@ pub async fn watch_in_effect_sends_hint<B: Backend>(backend: &B) {
 }
 
 /// Checks that a subscriber receives a hint at each release.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_sends_hint_to_other_handle<B: Backend>(one: &B, other: &B) {
+pub(super) async fn release_sends_hint_to_other_handle<B: Backend>(one: &B, other: &B) {
     let (key, holder, _) = fixture("hint");
     let mut hints = other.watch(&key, Uuid::new_v4());
     hinted(&mut hints, "the subscription takes effect").await;
@@ -35,11 +27,7 @@ pub async fn release_sends_hint_to_other_handle<B: Backend>(one: &B, other: &B) 
 }
 
 /// Checks that a subscriber receives a hint at a forced release.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn forced_release_sends_hint_to_other_handle<B: Backend>(one: &B, other: &B) {
+pub(super) async fn forced_release_sends_hint_to_other_handle<B: Backend>(one: &B, other: &B) {
     let (key, holder, _) = fixture("hint-force");
     let mut hints = other.watch(&key, Uuid::new_v4());
     hinted(&mut hints, "the subscription takes effect").await;
@@ -49,11 +37,7 @@ pub async fn forced_release_sends_hint_to_other_handle<B: Backend>(one: &B, othe
 }
 
 /// Checks that all subscribers of a key receive a hint at a release, after another one unsubscribed.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_sends_hint_to_every_subscriber<B: Backend>(backend: &B) {
+pub(super) async fn release_sends_hint_to_every_subscriber<B: Backend>(backend: &B) {
     let (key, holder, _) = fixture("hint-all");
     let mut watchers = [
         backend.watch(&key, Uuid::new_v4()),

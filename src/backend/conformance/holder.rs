@@ -10,11 +10,7 @@ use crate::backend::{Backend, ForceReleased, Released, Renewed};
 /// key.
 ///
 /// The lease may be empty if the permissions of this client do not disclose it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend: &B) {
+pub(super) async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend: &B) {
     let (key, holder, _) = fixture("inspect");
     assert_eq!(
         definite(backend.inspect(&key).await, "inspect"),
@@ -43,11 +39,7 @@ pub async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend: &B) {
 }
 
 /// Checks that `force_release_held_by` releases the lease of its holder, and no later one.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn forced_release_spares_other_holder<B: Backend>(one: &B, other: &B) {
+pub(super) async fn forced_release_spares_other_holder<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("force-held-by");
     let (stale, present) = (holder.to_string(), next.to_string());
     let none = ForceReleased::NotHeld;
@@ -73,11 +65,7 @@ pub(super) async fn forced<B: Backend>(backend: &B, key: &LockKey, holder: &str)
 }
 
 /// Checks that `force_release` frees a key that any lease holds, and reports whether the key was held.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn forced_release_frees_key_of_any_lease<B: Backend>(one: &B, other: &B) {
+pub(super) async fn forced_release_frees_key_of_any_lease<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("force");
     let force = || other.force_release(&key);
     let outcome = definite(force().await, "force_release");

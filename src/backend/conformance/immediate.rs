@@ -18,11 +18,7 @@ use crate::task;
 
 /// Checks that immediate commands and the others have the same effects and outcomes, and that `now` can be earlier
 /// than the last command.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn immediate_commands_match_others<B: Backend>(one: &B, other: &B) {
+pub(super) async fn immediate_commands_match_others<B: Backend>(one: &B, other: &B) {
     if one.immediate().is_none() {
         return;
     }
@@ -56,11 +52,7 @@ pub async fn immediate_commands_match_others<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that the lease of an immediate grant expires after its TTL, and can then not be released.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn immediate_lease_expires<B: Backend>(backend: &B) {
+pub(super) async fn immediate_lease_expires<B: Backend>(backend: &B) {
     if backend.immediate().is_none() {
         return;
     }
@@ -79,11 +71,7 @@ pub async fn immediate_lease_expires<B: Backend>(backend: &B) {
 }
 
 /// Checks that the commands of a store with immediate ones complete outside a runtime.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub fn immediate_store_needs_no_runtime<B: Backend>(backend: &B) {
+pub(super) fn immediate_store_needs_no_runtime<B: Backend>(backend: &B) {
     if backend.immediate().is_none() {
         return;
     }

@@ -11,11 +11,7 @@ const COUNTERS: u32 = 100;
 
 /// Checks that `release_or_keep` without subscribers keeps the lease for the requested TTL under as many larger
 /// counters as requested, or releases it. A backend that cannot count subscribers releases it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_or_keep_without_watch_keeps_or_frees<B: Backend>(backend: &B) {
+pub(super) async fn release_or_keep_without_watch_keeps_or_frees<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("pass-alone");
     let before = grant(backend, &key, holder, LONG / 2).await;
     match release_or_keep(backend, &key, holder).await {
@@ -32,11 +28,7 @@ pub async fn release_or_keep_without_watch_keeps_or_frees<B: Backend>(backend: &
 
 /// Checks that `release_or_keep` releases a lease whose key another handle watches, and notifies the
 /// subscriber.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_or_keep_of_watched_key_releases<B: Backend>(one: &B, other: &B) {
+pub(super) async fn release_or_keep_of_watched_key_releases<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("pass-watched");
     grant(one, &key, holder, LONG).await;
     let mut hints = other.watch(&key, Uuid::new_v4());
@@ -50,11 +42,7 @@ pub async fn release_or_keep_of_watched_key_releases<B: Backend>(one: &B, other:
 }
 
 /// Checks that `release_or_keep` does not shorten a lease that it keeps.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn kept_lease_is_not_shortened<B: Backend>(backend: &B) {
+pub(super) async fn kept_lease_is_not_shortened<B: Backend>(backend: &B) {
     let (key, holder, another) = fixture("pass-longer");
     grant(backend, &key, holder, 3 * LONG).await;
     let passed = release_or_keep(backend, &key, holder).await;
@@ -66,11 +54,7 @@ pub async fn kept_lease_is_not_shortened<B: Backend>(backend: &B) {
 }
 
 /// Checks that `release_or_keep` changes nothing for a lease that does not hold the key.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_or_keep_without_lease_changes_nothing<B: Backend>(backend: &B) {
+pub(super) async fn release_or_keep_without_lease_changes_nothing<B: Backend>(backend: &B) {
     let (key, holder, another) = fixture("pass-another");
     for held in [false, true] {
         if held {

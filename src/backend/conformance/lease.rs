@@ -8,11 +8,7 @@ use super::support::{
 use crate::backend::{Backend, LeaseId, Release, Released, Renewal, Renewed};
 
 /// Checks that a release frees the key, and that a repeat does not free the next holder.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(backend: &B) {
+pub(super) async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("release");
     grant(backend, &key, holder, LONG).await;
     release(backend, &key, holder).await;
@@ -29,11 +25,7 @@ pub async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(backend: &
 }
 
 /// Checks that a lease that does not hold the key can neither release nor renew the holder's lease.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, other: &B) {
+pub(super) async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, other: &B) {
     let (key, holder, another) = fixture("another");
     grant(one, &key, holder, LONG).await;
     let outcome = released(other, &key, another).await;
@@ -49,11 +41,7 @@ pub async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, other: &B)
 }
 
 /// Checks that renewing a lease that was not granted or was released leaves the key free.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn renewal_without_lease_creates_none<B: Backend>(backend: &B) {
+pub(super) async fn renewal_without_lease_creates_none<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("renew-free");
     let outcome = renewed(backend, &key, holder, LONG).await;
     assert_eq!(outcome, Renewed::NotHeld, "the key was never held");
@@ -66,11 +54,7 @@ pub async fn renewal_without_lease_creates_none<B: Backend>(backend: &B) {
 }
 
 /// Checks that a renewal extends a lease to the requested TTL and does not shorten it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn renewal_extends_and_does_not_shorten_lease<B: Backend>(backend: &B) {
+pub(super) async fn renewal_extends_and_does_not_shorten_lease<B: Backend>(backend: &B) {
     let (key, holder, another) = fixture("renew");
     grant(backend, &key, holder, LONG).await;
     let outcome = renewed(backend, &key, holder, 3 * LONG).await;
@@ -86,11 +70,7 @@ pub async fn renewal_extends_and_does_not_shorten_lease<B: Backend>(backend: &B)
 
 /// Checks that `renew` and `release` return one result per item, in order. The batch is larger than
 /// one command of a backend.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn batch_returns_one_result_per_item<B: Backend>(one: &B, other: &B) {
+pub(super) async fn batch_returns_one_result_per_item<B: Backend>(one: &B, other: &B) {
     let manager = Uuid::new_v4();
     let items: Vec<_> = (0..257_u64)
         .map(|number| Release::new(fresh_key("batch"), LeaseId::new(manager, number)))
@@ -132,11 +112,7 @@ pub async fn batch_returns_one_result_per_item<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that an empty batch returns no results.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn empty_batch_returns_no_results<B: Backend>(backend: &B) {
+pub(super) async fn empty_batch_returns_no_results<B: Backend>(backend: &B) {
     assert!(backend.renew(&[]).await.is_empty(), "renewals of nothing");
     assert!(backend.release(&[]).await.is_empty(), "releases of nothing");
 }

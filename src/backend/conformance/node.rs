@@ -46,11 +46,7 @@ pub async fn all<N: Node>(one: &N, other: &N) {
 
 /// Checks that votes and acquires exclude each other, and that the lease of a vote can be renewed and
 /// released.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn vote_excludes_acquire_of_other_lease<N: Node>(one: &N, other: &N) {
+async fn vote_excludes_acquire_of_other_lease<N: Node>(one: &N, other: &N) {
     let (key, holder, another) = fixture("vote");
     granted(one, &key, holder, Fence::Propose(1)).await;
     let left = busy(other, &key, another).await;
@@ -65,11 +61,7 @@ pub async fn vote_excludes_acquire_of_other_lease<N: Node>(one: &N, other: &N) {
 
 /// Checks that a second vote under one lease is granted under a larger counter if the node has a counter,
 /// and that one release frees the key.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn repeated_vote_under_one_lease_is_granted<N: Node>(node: &N) {
+async fn repeated_vote_under_one_lease_is_granted<N: Node>(node: &N) {
     let (key, holder, another) = fixture("vote-again");
     let first = granted(node, &key, holder, Fence::Confirm(1)).await;
     let second = granted(node, &key, holder, Fence::Confirm(1)).await;
@@ -81,11 +73,7 @@ pub async fn repeated_vote_under_one_lease_is_granted<N: Node>(node: &N) {
 }
 
 /// Checks that the lease of a vote expires after its TTL.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn vote_expires_after_requested_ttl<N: Node>(node: &N) {
+async fn vote_expires_after_requested_ttl<N: Node>(node: &N) {
     let (key, holder, next) = fixture("vote-expiry");
     let vote = cast(node, &key, holder, SHORT, Fence::Propose(1)).await;
     assert!(matches!(definite(vote, "vote"), Acquired::Granted { .. }));
@@ -95,11 +83,7 @@ pub async fn vote_expires_after_requested_ttl<N: Node>(node: &N) {
 }
 
 /// Checks that the counter of the next vote, on any handle, exceeds the confirmed counter.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn confirmed_counter_bounds_next_vote<N: Node>(one: &N, other: &N) {
+async fn confirmed_counter_bounds_next_vote<N: Node>(one: &N, other: &N) {
     let key = fresh_key("vote-confirm");
     let mut last = 0;
     for number in 0..20 {
@@ -122,11 +106,7 @@ pub async fn confirmed_counter_bounds_next_vote<N: Node>(one: &N, other: &N) {
 }
 
 /// Checks that a node that has a counter raises it at least to the proposed counter.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn proposal_over_known_counter_is_adopted<N: Node>(one: &N, other: &N) {
+async fn proposal_over_known_counter_is_adopted<N: Node>(one: &N, other: &N) {
     let (key, holder, next) = fixture("vote-propose");
     let known = granted(one, &key, holder, Fence::Confirm(1)).await;
     let proposed = known + 1_000;
@@ -140,11 +120,7 @@ pub async fn proposal_over_known_counter_is_adopted<N: Node>(one: &N, other: &N)
 
 /// Checks that a vote for a key that another lease holds does not change the counter. Contenders could
 /// otherwise exhaust the counter.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
+async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
     const FAR: u64 = 1 << 52;
     let (key, holder, another) = fixture("vote-refused");
     let known = granted(one, &key, holder, Fence::Confirm(1)).await;
@@ -158,11 +134,7 @@ pub async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N)
 
 /// Checks that the votes for shared leases exclude only those for an exclusive one, under counters that increase. A node
 /// without shared leases passes.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
+async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
     if !one.modes().shared {
         return;
     }
@@ -186,11 +158,7 @@ pub async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
 
 /// Checks that an exclusive lease that shared ones exclude keeps further ones of other managers out, until it is granted
 /// or its time is over. A node without shared leases passes.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn intent_keeps_shared_votes_out<N: Node>(one: &N, other: &N) {
+async fn intent_keeps_shared_votes_out<N: Node>(one: &N, other: &N) {
     if !one.modes().shared {
         return;
     }

@@ -29,11 +29,7 @@ pub(super) async fn renew_shared<B: Backend>(
 }
 
 /// Checks that shared leases hold a key together, and that neither they nor an exclusive one admit the other kind.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn shared_and_exclusive_leases_exclude_each_other<B: Backend>(one: &B, other: &B) {
+pub(super) async fn shared_and_exclusive_leases_exclude_each_other<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("shared", one) else {
         return;
     };
@@ -51,11 +47,7 @@ pub async fn shared_and_exclusive_leases_exclude_each_other<B: Backend>(one: &B,
 }
 
 /// Checks that a repeated acquire under one shared lease is granted and counted once.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn repeated_acquire_under_shared_lease_is_granted<B: Backend>(one: &B, other: &B) {
+pub(super) async fn repeated_acquire_under_shared_lease_is_granted<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("shared-again", one) else {
         return;
     };
@@ -71,11 +63,7 @@ pub async fn repeated_acquire_under_shared_lease_is_granted<B: Backend>(one: &B,
 }
 
 /// Checks that each shared lease expires, whatever the others do, and that the key is free after the last one.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &B) {
+pub(super) async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("shared-expiry", one) else {
         return;
     };
@@ -104,11 +92,7 @@ pub async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that the counters of exclusive leases exceed those of shared ones before them, and the reverse.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn counters_of_both_modes_increase<B: Backend>(one: &B, other: &B) {
+pub(super) async fn counters_of_both_modes_increase<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("shared-counter", one) else {
         return;
     };
@@ -129,11 +113,7 @@ pub async fn counters_of_both_modes_increase<B: Backend>(one: &B, other: &B) {
 
 /// Checks that no shared lease passes an exclusive one that waits in the queue, that renewals report it, and that its
 /// departure admits the shared ones behind it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn waiting_exclusive_lease_stops_shared_ones<B: Backend>(one: &B, other: &B) {
+pub(super) async fn waiting_exclusive_lease_stops_shared_ones<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("shared-wanted", one) else {
         return;
     };
@@ -159,11 +139,7 @@ pub async fn waiting_exclusive_lease_stops_shared_ones<B: Backend>(one: &B, othe
 
 /// Checks that a key that becomes free is transferred to the shared leases at the head of the queue together, up to the
 /// first exclusive one, which receives it after the last of them.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn waiting_shared_leases_are_served_together<B: Backend>(one: &B, other: &B) {
+pub(super) async fn waiting_shared_leases_are_served_together<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("shared-together", one) else {
         return;
     };
@@ -200,11 +176,7 @@ pub async fn waiting_shared_leases_are_served_together<B: Backend>(one: &B, othe
 }
 
 /// Checks that a forced release ends all shared leases of a key.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn forced_release_ends_shared_leases<B: Backend>(one: &B, other: &B) {
+pub(super) async fn forced_release_ends_shared_leases<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("shared-force", one) else {
         return;
     };

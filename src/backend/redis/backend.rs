@@ -76,7 +76,7 @@ use crate::backend::{
 /// ```
 #[derive(Clone)]
 pub struct RedisBackend {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 impl RedisBackend {
@@ -117,19 +117,14 @@ impl RedisBackend {
         RedisBackendBuilder::from_pool(pool)
     }
 
-    pub(crate) fn new(inner: Inner) -> Self {
-        Self {
-            inner: Arc::new(inner),
-        }
-    }
-
     /// Returns the risks of the servers at the time of the connect: an eviction policy that may drop locks, a
     /// replica, full memory.
     ///
-    /// With the feature `tracing`, they are also logged.
+    /// With the feature `tracing`, they are also logged. After [`connect_lazy`](RedisBackendBuilder::connect_lazy), there
+    /// are none until the servers were tried.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
-        &self.inner.warnings
+        self.inner.warnings.get().map_or(&[], Vec::as_slice)
     }
 
     /// Begins the quarantine of other slots if one began with this rejection for `key`.

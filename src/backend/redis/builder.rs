@@ -7,10 +7,11 @@ mod reach;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
+use futures_util::FutureExt as _;
 use redis::RedisConnectionInfo;
 
 use super::RedisBackend;
@@ -20,9 +21,8 @@ use super::connection::Certificates;
 use super::connection::{AddressMap, ClientContext, Provider, Transport};
 use super::inner::Inner;
 use super::notify::{Publish, Recovery};
-use super::self_test::self_test;
+use super::self_test::{self_test, self_test_later};
 use super::topology::{MinReplicas, NodeSettings, Open, Route, ServerSource, open};
-use crate::error::with_causes;
 use crate::task::Background;
 use crate::{ConfigError, ConnectError};
 
@@ -253,37 +253,35 @@ impl RedisBackendBuilder {
     ///
     /// If dropped, the opened connections are closed. A key of the trial may remain for 1 s.
     pub async fn connect(self) -> Result<RedisBackend, ConnectError> {
-        let mut inner = self.assemble().await?;
-        inner.warnings = self_test(&inner).await?;
-        Ok(RedisBackend::new(inner))
+        let inner = self.assemble(false).await?;
+        drop(inner.warnings.set(self_test(&inner).await?));
+        let inner = Arc::new(inner);
+        Ok(RedisBackend { inner })
     }
 
-    /// Connects as [`connect`](Self::connect), but an unreachable server is a
-    /// [warning](RedisBackend::warnings), and the backend connects to it later.
+    /// Returns at once, and connects in the background. What [`connect`](Self::connect) would reject is a
+    /// [warning](RedisBackend::warnings) later, which the feature `tracing` logs. The first lock reports it too.
     ///
     /// This suits a node of a [`Quorum`](crate::Quorum), which starts without a minority, or a program that
-    /// starts before its Redis. Nothing is tried at the unreachable server, so the first lock reports what the
-    /// trial would have rejected.
+    /// starts before its Redis.
     ///
     /// # Errors
     ///
-    /// The errors of [`connect`](Self::connect), but [`ConnectError::Unreachable`] only if no node of a cluster
-    /// replies.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`connect`](Self::connect).
-    pub async fn connect_lazy(self) -> Result<RedisBackend, ConnectError> {
-        let mut inner = self.assemble().await?;
-        inner.warnings = match self_test(&inner).await {
-            Err(error @ ConnectError::Unreachable { .. }) => vec![with_causes(&error)],
-            tested => tested?,
+    /// Returns [`ConnectError::Config`] as [`connect`](Self::connect), and for a cluster, which is asked for its nodes
+    /// first: its `connect` requires one node.
+    pub fn connect_lazy(self) -> Result<RedisBackend, ConnectError> {
+        let Some(inner) = self.assemble(true).now_or_never() else {
+            unreachable!("BUG: only a cluster is asked for its nodes");
         };
-        Ok(RedisBackend::new(inner))
+        let inner = Arc::new(inner?);
+        let tested = Arc::clone(&inner);
+        (inner.context.background).spawn(async move { self_test_later(&tested).await });
+        Ok(RedisBackend { inner })
     }
 
-    /// Creates the parts of the backend. Only a cluster opens connections, to ask for its nodes.
-    async fn assemble(self) -> Result<Inner, ConnectError> {
+    /// Creates the parts of the backend. Only a cluster opens connections, to ask for its nodes. If `at_once`, it is
+    /// rejected.
+    async fn assemble(self, at_once: bool) -> Result<Inner, ConnectError> {
         self.validate()?;
         bounds::require_runtime()?;
         let connections = self.connections.get();
@@ -319,6 +317,7 @@ impl RedisBackendBuilder {
                 probed: None,
             },
             names: names.clone(),
+            at_once,
         };
         let (topology, address, publish) = open(settings).await?;
         let batches_acquires = !topology.is_cluster()
@@ -343,7 +342,7 @@ impl RedisBackendBuilder {
             acquire_batches,
             share_batches,
             address,
-            warnings: Vec::new(),
+            warnings: OnceLock::new(),
         })
     }
 }

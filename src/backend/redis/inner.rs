@@ -1,6 +1,6 @@
 //! The state that the clones of a backend share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::command::{AcquireBatch, Calls};
 use super::connection::ClientContext;
@@ -17,5 +17,6 @@ pub(crate) struct Inner {
     /// The batches of shared leases and permits, as those of exclusive leases.
     pub(crate) share_batches: Vec<Arc<AcquireBatch>>,
     pub(crate) address: String,
-    pub(crate) warnings: Vec<String>,
+    /// The warnings of the trial, once it has ended.
+    pub(crate) warnings: OnceLock<Vec<String>>,
 }

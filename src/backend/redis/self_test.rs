@@ -38,11 +38,30 @@ pub(crate) async fn self_test(inner: &Inner) -> Result<Vec<String>, ConnectError
         }
     });
     let warnings = try_join_all(trials).await?.concat();
+    log(inner, &warnings);
+    Ok(warnings)
+}
+
+/// Does the same after the backend was created. An error is a warning.
+pub(crate) async fn self_test_later(inner: &Inner) {
+    let warnings = self_test(inner).await.unwrap_or_else(|error| {
+        let warnings = vec![with_causes(&error)];
+        // The connection logs its outage.
+        if !matches!(error, ConnectError::Unreachable { .. }) {
+            log(inner, &warnings);
+        }
+        warnings
+    });
+    drop(inner.warnings.set(warnings));
+}
+
+fn log(inner: &Inner, warnings: &[String]) {
     #[cfg(feature = "tracing")]
-    for warning in &warnings {
+    for warning in warnings {
         tracing::warn!(address = inner.address, %warning, "lock backend self-test warning");
     }
-    Ok(warnings)
+    #[cfg(not(feature = "tracing"))]
+    let _unused_without_feature = (inner, warnings);
 }
 
 async fn test_node(inner: &Inner, node: &Arc<Node>) -> Result<Vec<String>, ConnectError> {

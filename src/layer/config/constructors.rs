@@ -71,8 +71,8 @@ impl LockLayer<ByPathParam> {
     /// A route without the parameter, or with two of this name, is a mistake of the program. So is a layer around
     /// the `Router`, where no parameters exist yet. Each such request is rejected with 500 `lock-misconfigured`,
     /// and the layer logs the mistake once, as an error. Under `Router::layer`, a request that no route matches is
-    /// rejected with 404, without the inner service: a fallback must not run unlocked. Safe methods pass all of that. For a `Router` inside another
-    /// one, use `nest` or `nest_service`. Behind `route_service`, wrapped in another service, its unmatched requests
+    /// rejected with 404, without the inner service: a fallback must not run unlocked. Safe methods pass all of that, and
+    /// reach the fallback without a key. For a `Router` inside another one, use `nest` or `nest_service`. Behind `route_service`, wrapped in another service, its unmatched requests
     /// are rejected with 500: they have the matched path of the outer route, which lacks the parameter.
     ///
     /// # Panics

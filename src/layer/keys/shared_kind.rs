@@ -71,13 +71,12 @@ impl SharedKind {
     }
 }
 
-/// Returns the segment in front of the parameter: `orders` of `/orders/{id}/lines`.
+/// Returns the route in front of the parameter. Routes that differ only behind it, such as `/orders/{id}/lines`, are of
+/// one resource, and share its locks on purpose.
 fn resource<'r>(route: &'r str, name: &str) -> &'r str {
     let parameters = [format!("{{{name}}}"), format!("{{*{name}}}")];
     let at = parameters.iter().find_map(|it| route.find(it.as_str()));
-    let before = &route[..at.unwrap_or(route.len())];
-    let before = before.trim_end_matches('/');
-    before.rsplit('/').next().unwrap_or(before)
+    &route[..at.unwrap_or(route.len())]
 }
 
 #[cfg(test)]
@@ -85,15 +84,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resource_is_segment_before_parameter() {
+    fn resource_is_route_before_parameter() {
         for (route, expected) in [
-            ("/orders/{id}", "orders"),
-            ("/orders/{id}/lines/{line}", "orders"),
-            ("/v1/orders/{id}", "orders"),
-            ("/files/{*id}", "files"),
-            ("/x-{id}", "x-"),
-            ("/{id}", ""),
-            ("/shops/{shop}/{id}", "{shop}"),
+            ("/orders/{id}", "/orders/"),
+            ("/orders/{id}/lines/{line}", "/orders/"),
+            ("/v1/orders/{id}", "/v1/orders/"),
+            ("/files/{*id}", "/files/"),
+            ("/x-{id}", "/x-"),
+            ("/{id}", "/"),
+            ("/shops/{shop}/{id}", "/shops/{shop}/"),
         ] {
             assert_eq!(resource(route, "id"), expected, "{route}");
         }

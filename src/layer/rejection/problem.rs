@@ -81,7 +81,7 @@ impl Problem {
             },
             // A client sees the same status, but waiting does not help.
             ErrorKind::Refused => Self {
-                detail: "the store of the locks rejects this server; report this to its operator",
+                detail: "the lock backend rejects this server; report this to its operator",
                 temporary: false,
                 ..Self::of(ErrorKind::Unavailable)
             },
@@ -183,7 +183,7 @@ impl Problem {
                 grpc: GrpcStatus::Internal,
             },
             ErrorKind::Unsupported => Self {
-                detail: "the server asks for a kind of lock that its store does not have",
+                detail: "the server asks for a kind of lock that its backend does not have",
                 ..Self::of(ErrorKind::InvalidOption)
             },
             ErrorKind::InvalidOption => Self {

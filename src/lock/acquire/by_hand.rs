@@ -37,6 +37,7 @@ impl Held {
             },
             deadline: Deadline::Endless,
             grouped: false,
+            is_waiter: false,
             clock: Clock::System,
             since: now,
             name: Name::NONE,

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use super::first_attempt::FirstAttempt;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::engine::Engine;
 use crate::lock::engine::line::LONGEST_IN_LINE;
+use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::UNPOLLED;
 use crate::lock::lane::contending::attempt::unanswered;
 use crate::lock::lane::contending::in_place::InPlace;
@@ -291,8 +291,9 @@ fn admit(
     now: Moment,
     effects: &mut Effects,
 ) -> Entered {
-    // During a shutdown, an owner may re-enter its lock to finish its work.
-    if engine.is_closing() && !lane.is_held_by(claim.owner, now) {
+    // During a shutdown, an owner may re-enter its lock to finish its work, and a waiter may take its further keys.
+    let is_served = || claim.is_waiter && !engine.has_reached(Shutdown::Rejecting);
+    if engine.is_closing() && !is_served() && !lane.is_held_by(claim.owner, now) {
         return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
     }
     lane.enter(key, claim, now, effects)

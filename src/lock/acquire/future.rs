@@ -129,6 +129,7 @@ impl Acquire {
                 Wait::Forever => Deadline::Endless,
             },
             grouped: keys.len() > 1,
+            is_waiter: false,
             clock: self.engine.home.clock,
             since: now,
             name: self.name,

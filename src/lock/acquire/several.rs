@@ -9,7 +9,7 @@ use super::pending::PendingAcquire;
 use crate::backend::Mode;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
-use crate::lock::lease::claim::{Claim, QueuePosition};
+use crate::lock::lease::claim::{Claim, Deadline, QueuePosition};
 use crate::{Error, ErrorKind, LockKeys};
 
 /// An acquire of several keys, in their order.
@@ -45,6 +45,7 @@ impl Several {
             }
             // A ticket orders by arrival, and the acquire arrives at each key at another time.
             one.ticket = self.engine.next_number();
+            one.is_waiter = at > 0 && one.deadline != Deadline::Endless;
             match enter(&self.engine, key, &one, now) {
                 Step::Done(outcome) => {
                     let engine = Arc::clone(&self.engine);

@@ -39,6 +39,14 @@ impl LockManager {
 }
 
 impl LockManagerBuilder {
+    /// Replaces the backend.
+    pub(crate) fn at(self, backend: impl Backend) -> Self {
+        Self {
+            backend: Erased::counted_by(backend, &self.tally),
+            ..self
+        }
+    }
+
     /// Sets how long an acquire waits by default. Defaults to 5 s.
     ///
     /// At most 366 days; zero is [`no_wait`](crate::manager::Acquire::no_wait).

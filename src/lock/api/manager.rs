@@ -1,6 +1,7 @@
 //! The public handle of the engine.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::snapshot::{LockInfo, Snapshot};
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
 use crate::lock::acquire::Acquire;
 use crate::lock::clock::timeout::by;
-use crate::lock::engine::Engine;
+use crate::lock::engine::{Engine, Shutdown};
 use crate::observe::{Forced, Name, Tally};
 use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
 
@@ -187,14 +188,21 @@ impl LockManager {
         Snapshot::of(&self.engine)
     }
 
-    /// Rejects new acquires and all waiters with [`ShuttingDown`](ErrorKind::ShuttingDown), and completes
-    /// when all locks are released, or after `grace`. Returns the remaining locks.
+    /// Rejects new acquires with [`ShuttingDown`](ErrorKind::ShuttingDown), serves the waiters, and completes when all
+    /// locks are released, or after `grace`. Returns the remaining locks.
     ///
-    /// Locks that are held stay renewed, and their owners may re-enter them. A further call waits for the
-    /// remaining locks.
+    /// - Waiters with a bounded wait are served until it ends. Those that are left shortly before the end of `grace` are
+    ///   rejected then, so that their responses go out in time: by a tenth of it, and at most by one response timeout of the
+    ///   backend (Redis: 500 ms by default). With a grace of zero, all are rejected at once.
+    /// - Waiters without a deadline ([`wait_forever`](Acquire::wait_forever)) are rejected at once.
+    /// - Locks that are held stay renewed, and their owners may re-enter them.
+    /// - If the backend does not reply, the call completes one response timeout after the last holder and waiter has
+    ///   ended. The keys stay held for the rest of their leases, and the result counts them as
+    ///   [`unreleased`](Snapshot::unreleased).
     ///
-    /// A server rejects its waiters when it begins to stop, and finishes the releases when its last request has
-    /// ended. A process that ends without that leaves its keys held for the rest of their leases. Call it on
+    /// A further call waits for the remaining locks.
+    ///
+    /// A process that ends without this call leaves its keys held for the rest of their leases. Call it on
     /// SIGTERM, by which service managers and containers stop a program, and on Ctrl-C:
     ///
     /// ```
@@ -227,7 +235,7 @@ impl LockManager {
     ///     _ = tokio::signal::ctrl_c() => {}
     /// }
     /// drop(stop); // The server accepts no connections, and lets its requests finish.
-    /// // Rejects the waiters, and releases the locks of the requests that finish. Both end within GRACE.
+    /// // Serves the waiters, and releases the locks of the requests that finish. Both end within GRACE.
     /// let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server));
     /// if !left.is_idle() || served.is_err() {
     ///     eprintln!("still at work: {left:?}"); // These locks expire with their leases.
@@ -242,17 +250,28 @@ impl LockManager {
     ///
     /// If dropped after the first poll, the manager stays shut down.
     pub async fn shutdown(&self, grace: Duration) -> Snapshot {
-        self.engine.close();
+        let engine = &self.engine;
+        engine.close(Shutdown::Draining);
         // A home that has ended moves here, or leaves what it has to expire.
-        let _has_ended = self.engine.require_home();
-        let now = self.engine.now();
-        let finished = async {
-            self.engine.lanes.emptied().await;
-            self.engine.home.unresolved.finished().await;
-        };
-        let left = match by(self.engine.home.clock, now + grace, now, finished).await {
-            Some(()) => Snapshot::default(),
-            None => self.snapshot(),
+        let _has_ended = engine.require_home();
+        let (clock, begun) = (engine.home.clock, engine.now());
+        let served = grace - engine.response_timeout.min(grace / 10);
+        by(clock, begun + served, begun, engine.lanes.unused()).await;
+        engine.close(Shutdown::Rejecting);
+        let until = begun + grace;
+        by(clock, until, engine.now(), engine.lanes.unused()).await;
+        let mut finished = pin!(async {
+            engine.lanes.emptied().await;
+            engine.home.unresolved.finished().await;
+        });
+        (engine.replies_by).no_earlier_than(engine.stuck_at(engine.now()));
+        let left = loop {
+            let due = engine.replies_by.load().min(until);
+            match by(clock, due, engine.now(), finished.as_mut()).await {
+                Some(()) => break Snapshot::default(),
+                None if engine.replies_by.load().min(until) > due => {}
+                None => break self.snapshot(),
+            }
         };
         #[cfg(feature = "metrics")]
         self.flush_metrics();

@@ -20,7 +20,7 @@ use crate::lock::lease::LeaseNumber;
 pub(in crate::lock) const BATCH: usize = 100;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LAST_BACKOFF: Duration = Duration::from_secs(1);
+pub(in crate::lock) const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The unresolved leases of one manager. Each key has at most one release command in flight, and one per tick after a
 /// failure.

@@ -102,18 +102,21 @@ impl Lane {
         }
     }
 
-    /// Rejects all waiters.
-    pub(in crate::lock) fn dismiss(&mut self, error: &Error, effects: &mut Effects) {
+    /// Rejects the waiters that `which` selects, at a shutdown. Without waiters, the pause of the lane ends.
+    pub(in crate::lock) fn dismiss(
+        &mut self,
+        error: &Error,
+        effects: &mut Effects,
+        which: impl Fn(&Claim) -> bool,
+    ) {
+        self.reject_if(effects, |_| error.clone(), which);
         match &mut self.phase {
             Phase::Contending(contending) => {
-                contending.yields_until = None;
+                contending.yields_until.take_if(|_| self.queue.is_empty());
                 contending.wake();
             }
             Phase::Yielding { .. } => self.phase = Phase::Idle,
             Phase::Idle | Phase::Held(_) | Phase::Returning(_) => {}
-        }
-        for waiter in self.queue.take() {
-            effects.reject(waiter.reply, error.clone());
         }
     }
 
@@ -143,9 +146,7 @@ impl Lane {
         if self.driven_by(wakeup).is_none() {
             return;
         }
-        for waiter in self.queue.take() {
-            effects.reject(waiter.reply, error.clone());
-        }
+        self.reject_if(effects, |_| error.clone(), |_| true);
         self.replace_task(now, effects);
     }
 

@@ -88,11 +88,11 @@ impl Lane {
         (self.queue.iter()).any(|waiter| waiter.claim.deadline.is_one_attempt())
     }
 
-    /// Rejects the waiters that `which` selects.
+    /// Rejects the waiters that `which` selects, with the error that `why` returns.
     pub(super) fn reject_if(
         &mut self,
-        now: Moment,
         effects: &mut Effects,
+        why: impl FnOnce(&mut Self) -> Error,
         which: impl Fn(&Claim) -> bool,
     ) {
         let tickets: Vec<Ticket> = (self.queue.iter())
@@ -100,14 +100,18 @@ impl Lane {
             .map(|waiter| waiter.claim.ticket)
             .collect();
         if !tickets.is_empty() {
-            let error = self.why_not(now);
+            let error = why(self);
             for ticket in tickets {
                 if let Some(waiter) = self.queue.remove(ticket) {
                     effects.reject(waiter.reply, error.clone());
                 }
             }
         }
-        // A task without waiters ends.
+        self.end_without_waiters();
+    }
+
+    /// Wakes a task without waiters, which ends.
+    fn end_without_waiters(&self) {
         if self.queue.is_empty()
             && let Phase::Contending(contending) = &self.phase
         {
@@ -120,7 +124,11 @@ impl Lane {
         if self.queue.deadline().is_none_or(|first| first > now) {
             return;
         }
-        self.reject_if(now, effects, |claim| claim.deadline.has_passed(now));
+        self.reject_if(
+            effects,
+            |lane| lane.why_not(now),
+            |claim| claim.deadline.has_passed(now),
+        );
         self.queue.update_deadline();
     }
 

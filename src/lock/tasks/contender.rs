@@ -11,7 +11,6 @@ mod early_poll;
 mod pause;
 mod turn;
 
-use std::future::poll_fn;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use super::contender::AcquireLoop;
 use super::{releaser, resolver, watchdog};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::engine::Engine;
 use crate::lock::engine::unresolved::UnknownLease;
+use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::Lane;
 use crate::lock::lane::effect::{Effects, Given, Granted, Loss, Outgoing, Work};
 use crate::lock::lane::few::Few;
 use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::claim::Deadline;
 use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
@@ -128,16 +129,20 @@ impl Engine {
         }
     }
 
-    /// Rejects new acquires and all waiters.
+    /// Rejects new acquires, and the waiters of this stage of the shutdown.
     ///
-    /// An acquire reads the flag under the mutex of its shard whenever it enters a lane or queues. This
-    /// method locks each shard after it has set the flag, so the acquire sees the flag or is in the queue.
-    pub(in crate::lock) fn close(self: &Arc<Self>) {
-        self.set_closing();
+    /// An acquire reads the stage under the mutex of its shard whenever it enters a lane or queues. This
+    /// method locks each shard after it has set the stage, so the acquire sees the stage or is in the queue.
+    pub(in crate::lock) fn close(self: &Arc<Self>, stage: Shutdown) {
+        self.set_closing(stage);
         let error = Error::new(ErrorKind::ShuttingDown);
-        let all = self
-            .lanes
-            .for_each(|_, lane, effects| lane.dismiss(&error, effects));
+        let now = self.now();
+        let all = self.lanes.for_each(|key, lane, effects| {
+            lane.dismiss(&error, effects, |claim| {
+                stage == Shutdown::Rejecting || claim.deadline == Deadline::Endless
+            });
+            lane.admit(key, now, effects);
+        });
         self.carry_out_all(all);
     }
 }

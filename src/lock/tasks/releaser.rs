@@ -12,7 +12,9 @@ use tokio::time::timeout_at;
 use crate::LockKey;
 use crate::backend::{BackendError, BoxFuture, Immediate, Release, Released};
 use crate::lock::clock::Moment;
-use crate::lock::engine::Engine;
+use crate::lock::engine::unresolved::LAST_BACKOFF;
+use crate::lock::engine::wake::TICK;
+use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::effect::{Effects, Outgoing, Report, Work};
 use crate::lock::lane::{self, Lane, Order, ReleaseOrKeep};
 use crate::lock::lease::claim::HoldId;
@@ -117,6 +119,7 @@ pub(in crate::lock) fn enqueue(engine: &Arc<Engine>, key: &LockKey) {
     } else {
         engine.home.releases.push(key.clone());
         start(engine);
+        engine.lanes.have_changed();
     }
 }
 
@@ -235,16 +238,38 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
     let releases = leases
         .iter()
         .map(|(key, outgoing)| Release::new(key.clone(), engine.lease_id(outgoing.lease)));
-    // Only the end of the runtime drops this await; the leases then expire.
+    let in_flight = InFlight(&engine);
+    // Only the end of the runtime drops this await.
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
         .await;
+    mem::forget(in_flight);
     let now = engine.now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
         count(&engine, &outcome);
+        expect_replies(&engine, &outcome, now);
         engine.event(&key, |lane, effects| {
             settle(outgoing, lane, outcome, now, effects);
         });
+    }
+}
+
+/// Lets the end of a shutdown wait for the next release if the backend replied to this one, even with a failure.
+pub(super) fn expect_replies<T>(engine: &Engine, outcome: &Result<T, BackendError>, now: Moment) {
+    let is_silent = matches!(outcome, Err(error) if error.may_have_taken_effect());
+    if !is_silent && engine.has_reached(Shutdown::Rejecting) {
+        let next = engine.stuck_at(now + 2 * LAST_BACKOFF);
+        engine.replies_by.no_earlier_than(next);
+    }
+}
+
+/// A release in flight. If its runtime ends, home sends it again, and a shutdown waits for that reply.
+struct InFlight<'e>(&'e Engine);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let again = self.0.stuck_at(self.0.now()) + 2 * TICK;
+        self.0.replies_by.no_earlier_than(self.0.stuck_at(again));
     }
 }
 

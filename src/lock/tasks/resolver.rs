@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::sleep_until;
 
+use super::releaser::expect_replies;
 use crate::LockKey;
 use crate::backend::Release;
 use crate::lock::engine::Engine;
@@ -99,6 +100,9 @@ async fn release(engine: Arc<Engine>, group: u64, leases: Vec<(LockKey, LeaseNum
     let now = engine.now();
     let replies: Vec<_> = leases.into_iter().zip(outcomes).collect();
     // The leases of one key are adjacent.
+    for (_, outcome) in &replies {
+        expect_replies(&engine, outcome, now);
+    }
     for of_key in replies.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
         let resolved = of_key.iter().filter(|(_, outcome)| outcome.is_ok());
         let resolved: Vec<_> = resolved.map(|((_, number), _)| *number).collect();

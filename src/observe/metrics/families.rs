@@ -38,7 +38,10 @@ pub(super) fn describe() {
             WAKEUPS,
             "What woke a waiter that was then granted a key of another process.",
         ),
-        (BACKEND_INCIDENTS, "Outages of a lock server that began."),
+        (
+            BACKEND_INCIDENTS,
+            "Outages of a server of the lock backend that began.",
+        ),
         (FORCE_RELEASES, "Keys released by force, by outcome."),
         (
             UNLOCKED,
@@ -113,7 +116,7 @@ pub(super) fn describe() {
         (
             BACKEND_UP,
             Unit::Count,
-            "1 if the part of a lock server works, 0 during an outage.",
+            "1 if the part of a server of the lock backend works, 0 during an outage.",
         ),
         (
             WATCHDOG_LAG,

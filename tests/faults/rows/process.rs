@@ -238,7 +238,8 @@ async fn shut_down(run: &mut Run) {
     run.referee.expect(others == (3, 0, 3), "shutdown", || {
         format!("left: {left:?}")
     });
-    let after = start + 100 * MS;
+    // The waiters of that time are served, until 300 ms before the end.
+    let after = start + 2 * LEASE - 200 * MS;
     let granted = run.grants(0, after);
     run.referee.expect(granted == 0, "shutdown", || {
         format!("{granted} grants after it")

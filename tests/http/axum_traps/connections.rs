@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
+use futures_util::FutureExt as _;
 use http::{Method, Request, Response, StatusCode};
 use tokio::net::TcpListener;
 use tower::ServiceExt;
@@ -129,7 +130,7 @@ async fn upgraded_connection_does_not_hold_lock() {
 }
 
 #[tokio::test]
-async fn graceful_shutdown_rejects_queue_and_keeps_holder() {
+async fn graceful_shutdown_serves_queue_and_holder() {
     let locks = LockManager::in_memory();
     let (app, mut calls) = gated(&locks);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -144,16 +145,22 @@ async fn graceful_shutdown_rejects_queue_and_keeps_holder() {
     until(|| locks.snapshot().waiting == 1).await;
 
     stop.send(()).unwrap();
-    let manager = locks.clone();
-    let shutdown = tokio::spawn(async move { manager.shutdown(Duration::from_secs(60)).await });
-    let answer = read_until(&mut queued, "shutting-down").await;
-    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    let (manager, ending) = (locks.clone(), locks.clone());
+    let shutdown = tokio::spawn(async move { ending.shutdown(Duration::from_secs(60)).await });
+    until(|| {
+        manager
+            .acquire("new")
+            .into_future()
+            .now_or_never()
+            .is_some_and(|it| it.is_err())
+    })
+    .await;
     call.finish();
-    assert!(
-        read_until(&mut holder, "\r\n\r\n")
-            .await
-            .starts_with("HTTP/1.1 200")
-    );
+    calls.recv().await.unwrap().finish();
+    for client in [&mut holder, &mut queued] {
+        let answer = read_until(client, "\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
     assert!(shutdown.await.unwrap().is_idle());
     server.await.unwrap().unwrap();
 }

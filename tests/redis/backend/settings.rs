@@ -1,5 +1,6 @@
 //! Settings, and errors of connecting.
 
+use std::future::IntoFuture as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use static_assertions::assert_impl_all;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
 use tower_lock::backend::{AcquireRequest, Backend, BackendErrorKind};
-use tower_lock::{ConnectError, LockKey, LockManager};
+use tower_lock::{ConnectError, LockKey, LockManager, LockManagerBuilder};
 
 use super::client::{TTL, lease};
+use crate::support::engine::{PATIENCE, eventually};
 use crate::support::errors::debug_chain;
 use crate::support::redis_server::RedisServer;
 
@@ -76,9 +78,15 @@ async fn prefix_of_url_is_default_of_setting() {
 async fn lazy_connect_finds_server_started_later() {
     let mut server = RedisServer::start();
     server.kill();
-    let builder = || RedisBackend::builder(server.url());
+    let url = server.url();
+    let builder = || RedisBackend::builder(url.clone());
     builder().connect().await.unwrap_err();
-    let backend = builder().connect_lazy().await.unwrap();
+    let backend = builder().connect_lazy().unwrap();
+    assert!(
+        backend.warnings().is_empty(),
+        "it returns before it connects"
+    );
+    eventually("tried", || !backend.warnings().is_empty()).await;
     let warnings = backend.warnings().concat();
     assert!(warnings.contains("is unreachable"), "{warnings}");
     let key = LockKey::new("a");
@@ -97,10 +105,44 @@ async fn lazy_connect_finds_server_started_later() {
         assert!(Instant::now() < deadline, "still unavailable");
         sleep(Duration::from_millis(20)).await;
     }
-    // A wrong password still fails the lazy connect.
+    // A wrong password is a warning, and an error of the first lock.
     let wrong = RedisBackend::builder(server.url_of("unknown", "wrong"));
-    let error = wrong.connect_lazy().await.unwrap_err();
-    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    let backend = wrong.connect_lazy().unwrap();
+    let request = AcquireRequest::new(key, lease(), TTL);
+    let refused = backend.try_acquire(&request).await.unwrap_err();
+    assert_eq!(refused.kind(), BackendErrorKind::Misconfigured);
+    eventually("tried", || !backend.warnings().is_empty()).await;
+    let warnings = backend.warnings().concat();
+    assert!(
+        warnings.contains("does not serve this client"),
+        "{warnings}"
+    );
+    // A server that is there is tried as well.
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let backend = builder().connect_lazy().unwrap();
+    eventually("tried", || !backend.warnings().is_empty()).await;
+    assert!(backend.warnings()[0].contains("may evict"));
+}
+
+#[tokio::test]
+async fn lazy_manager_connects_at_first_lock() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let url = server.url();
+    let builder = || LockManagerBuilder::new().wait(PATIENCE);
+    assert!(builder().connect(&url).await.is_err());
+    let locks = builder().connect_lazy(&url).unwrap();
+    let waiter = tokio::spawn(locks.acquire("a").into_future());
+    server.launch_again();
+    let guard = waiter.await.unwrap().unwrap();
+    let other = builder().wait(Duration::ZERO).connect(&url).await.unwrap();
+    assert!(other.acquire("a").await.unwrap_err().is_busy());
+    drop(guard);
+    for url in ["redis+cluster://127.0.0.1:1", "memory://a", "mysql://a"] {
+        let error = builder().connect_lazy(url).unwrap_err();
+        assert!(matches!(error, ConnectError::Config(_)), "{url}: {error:?}");
+    }
+    assert!(builder().connect_lazy("memory://").is_ok());
 }
 
 #[tokio::test]

@@ -168,10 +168,10 @@ async fn keys_with_different_prefixes_are_independent() {
 async fn response_timeout_includes_replica_timeout() {
     let (timeout, one) = (Duration::from_secs(3), NonZeroUsize::MIN);
     let builder = || RedisBackend::builder("redis://127.0.0.1:1").response_timeout(timeout);
-    let backend = builder().connect_lazy().await.unwrap();
+    let backend = builder().connect_lazy().unwrap();
     assert_eq!(backend.response_timeout(), timeout);
     let replicated = builder().min_replicas(one, Duration::from_secs(2));
-    let replicated = replicated.connect_lazy().await.unwrap();
+    let replicated = replicated.connect_lazy().unwrap();
     assert_eq!(replicated.response_timeout(), Duration::from_secs(5));
 }
 

@@ -98,9 +98,11 @@ async fn lazy_connect_refuses_spreading_endpoint() {
     let servers = two_servers();
     let endpoint = Endpoint::start_spreading(&servers).await;
     endpoint.close(true);
-    let backend = RedisBackend::builder(endpoint.url()).connect_lazy();
-    let locks = LockManager::builder(backend.await.unwrap());
-    let locks = locks.build().unwrap();
+    let backend = RedisBackend::builder(endpoint.url())
+        .connect_lazy()
+        .unwrap();
+    eventually("tried", || !backend.warnings().is_empty()).await;
+    let locks = LockManager::builder(backend).build().unwrap();
     endpoint.close(false);
     let mut kind = ErrorKind::Unavailable;
     while kind == ErrorKind::Unavailable {

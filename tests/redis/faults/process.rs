@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-use futures_util::poll;
+use futures_util::{FutureExt as _, poll};
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -196,30 +196,35 @@ fn runtime_shutdown_during_connect_does_not_hang() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shutdown_wakes_waiters_and_flushes_releases() {
+async fn shutdown_serves_waiters_and_flushes_releases() {
     let server = RedisServer::start();
     let (here, there) = managers(server.url(), SHORT).await;
     let guard = here.acquire("k").await.unwrap();
     let theirs = there.acquire("theirs").await.unwrap();
-    let waiters = [waiter(&here, "k").await, waiter(&here, "theirs").await];
+    let waiters = ["k", "theirs"].map(|key| here.acquire(key).wait(PATIENCE));
+    let waiters = waiters.map(|waiter| tokio::spawn(waiter.into_future()));
+    eventually("they wait", || here.snapshot().waiting == 2).await;
+    let forever = waiter(&here, "k").await;
     let shutdown = tokio::spawn({
         let here = here.clone();
         async move { here.shutdown(PATIENCE).await }
     });
-    for waiter in waiters {
-        let woken = timeout(SECOND, waiter).await.expect("woken at once");
-        assert!(woken.unwrap().unwrap_err().is_shutting_down());
-    }
+    let woken = timeout(SECOND, forever).await.expect("woken at once");
+    assert!(woken.unwrap().unwrap_err().is_shutting_down());
     let new = here.acquire("new").await.unwrap_err();
     assert!(new.is_shutting_down());
     // The guard is renewed for more than one lease.
     renewed_beyond(end_of(&guard) + SHORT, &guard).await;
     assert!(!shutdown.is_finished());
-    drop(guard);
+    drop((guard, theirs));
+    for waiter in waiters {
+        drop(waiter.await.unwrap().expect("served"));
+    }
     let left = timeout(SECOND, shutdown).await.expect("completed");
     assert!(left.unwrap().is_idle());
-    assert_eq!(pttl(&server, "k"), -2, "the release was flushed");
-    drop(theirs);
+    for key in ["k", "theirs"] {
+        assert_eq!(pttl(&server, key), -2, "the release was flushed");
+    }
     nothing_is_left(&server, &[&here, &there], SECOND, "the end").await;
     // The shutdown reports the remaining holder.
     let guard = there.acquire("k").await.unwrap();
@@ -232,4 +237,24 @@ async fn shutdown_wakes_waiters_and_flushes_releases() {
         server.clients("normal").is_empty()
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_server_ends_shutdown_after_timeout() {
+    let server = RedisServer::start();
+    let locks = manager(server.url(), LONG).await;
+    let guard = locks.acquire("k").await.unwrap();
+    let shutdown = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.shutdown(PATIENCE).await }
+    });
+    eventually("it begins", || {
+        locks.acquire("k").into_future().now_or_never().is_some()
+    })
+    .await;
+    server.stop_process();
+    drop(guard);
+    let left = by(Instant::now() + 2 * SECOND, "the shutdown", shutdown).await;
+    assert_eq!(left.unwrap().unreleased, 1);
+    server.continue_process();
 }

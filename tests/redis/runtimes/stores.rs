@@ -37,6 +37,6 @@ pub(crate) fn stores() -> [Store<impl Send>; 2] {
 }
 
 fn lazy(builder: RedisBackendBuilder) -> LockManagerBuilder {
-    let builder = builder.connect_lazy();
-    LockManager::builder(current_thread().block_on(builder).unwrap())
+    let backend = current_thread().block_on(async { builder.connect_lazy() });
+    LockManager::builder(backend.unwrap())
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tower_lock::backend::Backend;
 use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Node, QuorumBuilder, Release};
-use tower_lock::{ErrorKind, LockKey, LockManager, Quorum, RedisBackend};
+use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager, Quorum, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::{FENCE, MS, Monitor, SECOND, within};
@@ -36,8 +36,12 @@ async fn manager(servers: &[RedisServer]) -> LockManager {
 async fn manager_with_lease(servers: &[RedisServer], lease: Duration) -> LockManager {
     let mut quorum = Quorum::builder();
     for server in servers {
-        let node = RedisBackend::builder(server.url()).connect_lazy().await;
-        quorum = quorum.node(node.unwrap());
+        let builder = || RedisBackend::builder(server.url());
+        let node = match builder().connect().await {
+            Err(ConnectError::Unreachable { .. }) => builder().connect_lazy().unwrap(),
+            connected => connected.unwrap(),
+        };
+        quorum = quorum.node(node);
     }
     let builder = LockManager::builder(quorum.build().unwrap());
     builder.watchdog_timeout(lease).build().unwrap()

@@ -14,11 +14,7 @@ use crate::backend::{Acquired, Backend, ForceReleased, LeaseId, Mode, Released};
 
 /// Checks that permits hold a key together up to their limit, that a repeat is counted once, and that each release
 /// admits one more.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn permits_up_to_limit_hold_key_together<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn permits_up_to_limit_hold_key_together<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits", one) else {
         return;
     };
@@ -40,11 +36,7 @@ pub async fn permits_up_to_limit_hold_key_together<B: Backend>(one: &B, other: &
 }
 
 /// Checks that each acquire obeys its own limit, whatever those of the permits that hold the key are.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn each_permit_obeys_its_own_limit<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn each_permit_obeys_its_own_limit<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-limits", one) else {
         return;
     };
@@ -66,11 +58,7 @@ pub async fn each_permit_obeys_its_own_limit<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that concurrent acquires receive as many permits as their limit.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn concurrent_permits_stay_within_limit<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn concurrent_permits_stay_within_limit<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-race", one) else {
         return;
     };
@@ -88,11 +76,7 @@ pub async fn concurrent_permits_stay_within_limit<B: Backend>(one: &B, other: &B
 }
 
 /// Checks that an exclusive or shared lease waits for all permits, and that permits wait for it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn permits_exclude_leases_of_other_modes<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn permits_exclude_leases_of_other_modes<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-modes", one) else {
         return;
     };
@@ -117,11 +101,7 @@ pub async fn permits_exclude_leases_of_other_modes<B: Backend>(one: &B, other: &
 }
 
 /// Checks that a permit that expires frees only its own place, and that no renewal extends another permit.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn expired_permit_frees_only_its_place<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn expired_permit_frees_only_its_place<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-expiry", one) else {
         return;
     };
@@ -150,11 +130,7 @@ pub async fn expired_permit_frees_only_its_place<B: Backend>(one: &B, other: &B)
 }
 
 /// Checks that the remaining TTL for an exclusive lease is that of the permit with the latest end, also after releases.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn remaining_ttl_is_that_of_latest_permit<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn remaining_ttl_is_that_of_latest_permit<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-ttl", one) else {
         return;
     };
@@ -174,11 +150,7 @@ pub async fn remaining_ttl_is_that_of_latest_permit<B: Backend>(one: &B, other: 
 
 /// Checks that a forced release of one holder ends one permit, that a forced release of the key ends all, and that no
 /// renewal revives them.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn forced_release_ends_one_permit_or_all<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn forced_release_ends_one_permit_or_all<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-force", one) else {
         return;
     };
@@ -217,11 +189,7 @@ pub async fn forced_release_ends_one_permit_or_all<B: Backend>(one: &B, other: &
 }
 
 /// Checks that the counters of permits and of exclusive leases exceed those of the other kind before them.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn counters_of_permits_increase<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn counters_of_permits_increase<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-counter", one) else {
         return;
     };

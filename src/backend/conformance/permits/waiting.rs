@@ -7,11 +7,7 @@ use crate::backend::{Backend, Release, Released};
 
 /// Checks that permits that wait are served in the order of the queue, one for each release, and that a smaller limit
 /// makes those behind it wait as well.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn waiting_permits_are_served_in_order<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn waiting_permits_are_served_in_order<B: Backend>(one: &B, other: &B) {
     let Some(key) = key("permits-queue", one) else {
         return;
     };
@@ -44,11 +40,7 @@ pub async fn waiting_permits_are_served_in_order<B: Backend>(one: &B, other: &B)
 
 /// Checks that no permit passes a lease of another mode that waits in the queue, that this lease waits for all permits,
 /// and that its departure admits the permits behind it.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn waiting_lease_of_other_mode_stops_permits<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn waiting_lease_of_other_mode_stops_permits<B: Backend>(one: &B, other: &B) {
     let modes = one.modes();
     for asked in [EXCLUSIVE, SHARED] {
         let Some(key) = key("permits-wanted", one) else {

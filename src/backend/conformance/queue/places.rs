@@ -14,11 +14,7 @@ use crate::backend::conformance::support::{
 use crate::backend::{Backend, Contended, KeepRequest, LeaseId, Release, Released, ReleasedOrKept};
 
 /// Checks that `contend` for a free key is granted, also when repeated, and that one release frees the key.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn contend_for_free_key_is_granted<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn contend_for_free_key_is_granted<B: Backend>(one: &B, other: &B) {
     let key = fresh_key("queue-free");
     let waiter = Waiter::new(one, &key).await;
     let counter = waiter.granted().await;
@@ -30,11 +26,7 @@ pub async fn contend_for_free_key_is_granted<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that after the expiry of the holder's lease, the first waiter comes first, whichever waiter attempts first.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn expiry_serves_first_waiter<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn expiry_serves_first_waiter<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-expiry", one, other).await else {
         return;
     };
@@ -62,11 +54,7 @@ pub async fn expiry_serves_first_waiter<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that a waiter that polls keeps its place, and is served by the first release after its attempt.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn polling_waiter_is_served_in_order<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn polling_waiter_is_served_in_order<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-poll", one, other).await else {
         return;
     };
@@ -92,11 +80,7 @@ pub async fn polling_waiter_is_served_in_order<B: Backend>(one: &B, other: &B) {
 
 /// Checks that a repeated `contend` keeps its place, and that a repeated `release` does not end a
 /// transferred lease.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn repeats_change_no_place<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn repeats_change_no_place<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-repeat", one, other).await else {
         return;
     };
@@ -114,11 +98,7 @@ pub async fn repeats_change_no_place<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that a waiter that has left is not served, and that it can leave again.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn leave_removes_waiter<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn leave_removes_waiter<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-leave", one, other).await else {
         return;
     };
@@ -131,11 +111,7 @@ pub async fn leave_removes_waiter<B: Backend>(one: &B, other: &B) {
 }
 
 /// Checks that `leave` returns one result per lease, in order. The batch is larger than one command of a backend.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn leave_returns_one_result_per_lease<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn leave_returns_one_result_per_lease<B: Backend>(one: &B, other: &B) {
     assert!(one.leave(&[]).await.is_empty(), "leaves of nothing");
     let managers = [Uuid::new_v4(), Uuid::new_v4()];
     let pairs: Vec<_> = (0..257)
@@ -188,11 +164,7 @@ pub async fn leave_returns_one_result_per_lease<B: Backend>(one: &B, other: &B) 
 }
 
 /// Checks that a waiter that does not refresh its place is passed over.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn silent_waiter_is_passed_over<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn silent_waiter_is_passed_over<B: Backend>(one: &B, other: &B) {
     let Some((holder, _silent, second)) = queue("queue-silent", one, other).await else {
         return;
     };
@@ -208,11 +180,7 @@ pub async fn silent_waiter_is_passed_over<B: Backend>(one: &B, other: &B) {
 
 /// Checks that `release_or_keep` transfers the key and puts the next lease of the process last in the queue. If that
 /// lease listens there, a hint reports its transfer.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-keep", one, other).await else {
         return;
     };

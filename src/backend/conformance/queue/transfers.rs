@@ -10,11 +10,7 @@ use crate::backend::conformance::support::{LONG, MARGIN, busy, definite, hinted,
 use crate::backend::{Backend, Contended, Hint, Hints, LeaseId, Release, Released};
 
 /// Checks that a release transfers the key to the first waiter, which confirms it for its full TTL.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &B) {
     let Some((holder, mut first, second)) = queue("queue-order", one, other).await else {
         return;
     };
@@ -39,11 +35,7 @@ pub async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, other: &
 
 /// Checks that a transferred key can be acquired under the lease of the waiter only, that no other lease releases it,
 /// and that no other waiter is notified of the transfer.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn transferred_key_is_reserved_for_its_waiter<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn transferred_key_is_reserved_for_its_waiter<B: Backend>(one: &B, other: &B) {
     let Some((holder, mut first, mut second)) = queue("queue-reserved", one, other).await else {
         return;
     };
@@ -72,11 +64,7 @@ pub(super) async fn notified<B: Backend>(waiter: &mut Waiter<'_, B>) {
 }
 
 /// Checks that a waiter that leaves after the transfer releases the key to the next waiter.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-left", one, other).await else {
         return;
     };
@@ -96,11 +84,7 @@ pub async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, other: &B) 
 }
 
 /// Checks that a transferred lease expires within 1.5 s unless it is confirmed, and that the next waiter is served.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B) {
     let Some((holder, _silent, second)) = queue("queue-unconfirmed", one, other).await else {
         return;
     };
@@ -116,11 +100,7 @@ pub async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B) {
 
 /// Checks that a forced release and an immediate one transfer the key, and that a release of several keys transfers
 /// each key.
-///
-/// # Panics
-///
-/// Panics if the backend breaks this promise.
-pub async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: &B) {
+pub(crate) async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-force", one, other).await else {
         return;
     };

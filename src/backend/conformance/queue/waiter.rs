@@ -101,14 +101,14 @@ impl<'a, B: Backend> Waiter<'a, B> {
 /// Asserts that the next waiter receives the key, at the latest after a turn of clients outside the queue.
 /// A store that cannot count these clients grants them turns at intervals.
 #[track_caller]
-pub(in crate::backend::conformance) fn passed_on(outcome: Released) {
+pub(crate) fn passed_on(outcome: Released) {
     let passed_on = matches!(outcome, Released::Transferred | Released::LeftToOthers);
     assert!(passed_on, "a process waits: {outcome:?}");
 }
 
 /// Asserts that the key is free, possibly in a turn of clients outside the queue.
 #[track_caller]
-pub(in crate::backend::conformance) fn freed(outcome: Released) {
+pub(crate) fn freed(outcome: Released) {
     let freed = matches!(outcome, Released::Released | Released::LeftToOthers);
     assert!(freed, "no process waits: {outcome:?}");
 }

@@ -32,6 +32,8 @@ pub(crate) struct Open {
     pub(crate) transport: Transport,
     pub(crate) node: NodeSettings,
     pub(crate) names: Names,
+    /// Whether no connection may be awaited.
+    pub(crate) at_once: bool,
 }
 
 const NO_SENTINELS: &str = "the URL names no sentinels";
@@ -50,6 +52,7 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
         transport,
         node,
         names,
+        at_once,
     } = settings;
     let notify = notify.map(|url| Target::parse("notify", &url, &transport));
     let notify = notify.transpose()?;
@@ -88,6 +91,8 @@ pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
             let own_nodes = "a cluster subscribes at its own nodes";
             reject(notify.is_some(), "notify", own_nodes)?;
             reject(has_login, "sentinel_auth", NO_SENTINELS)?;
+            let asks_first = "a cluster is asked for its nodes first: use `connect`";
+            reject(at_once, "url", asks_first)?;
             let settings = ClusterSettings {
                 seeds,
                 node,

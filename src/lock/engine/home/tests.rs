@@ -102,7 +102,7 @@ fn paused_runtime_leaves_work_to_next_one() {
     let first = paused();
     let (locks, guard) = first.block_on(async {
         let backend = Slow {
-            release_takes: SECOND,
+            release_takes: SECOND / 4,
             ..Slow::default()
         };
         let locks = LockManager::builder(backend).build().expect("defaults");

@@ -118,7 +118,8 @@ impl Lane {
         match self.first(now, effects) {
             Some(claim) if lease.fits(claim.terms) => {
                 self.hand_to_first(key, lease, Via::Backend, now, effects);
-                self.reject_if(now, effects, |claim| claim.deadline.is_one_attempt());
+                let why = |lane: &mut Self| lane.why_not(now);
+                self.reject_if(effects, why, |claim| claim.deadline.is_one_attempt());
             }
             // The waiter has left, and the terms of the next one differ.
             _ => self.surrender(lease, None, now, effects),
@@ -154,7 +155,8 @@ impl Lane {
         contending.attempt = None;
         // Tickets and leases share one sequence of numbers.
         let came_before = |ticket: Ticket| ticket < sent.get();
-        self.reject_if(now, effects, |claim| {
+        let why = |lane: &mut Self| lane.why_not(now);
+        self.reject_if(effects, why, |claim| {
             claim.deadline.is_one_attempt() && (!busy || came_before(claim.ticket))
         });
     }
@@ -172,13 +174,7 @@ impl Lane {
         if self.driven_by(wakeup).is_none() {
             return;
         }
-        for waiter in self.queue.take() {
-            if waiter.claim.terms.mode == mode {
-                effects.reject(waiter.reply, error.clone());
-            } else {
-                self.queue.insert(waiter);
-            }
-        }
+        self.reject_if(effects, |_| error.clone(), |claim| claim.terms.mode == mode);
         self.leave_place(effects);
         if self.queue.is_empty() {
             self.phase = Phase::Idle;

@@ -114,14 +114,6 @@ impl Waiters {
         self.len() == 0
     }
 
-    /// Removes all waiters, and returns them in order.
-    pub(in crate::lock::lane) fn take(&mut self) -> impl Iterator<Item = Box<Waiter>> + use<> {
-        let queue = self.queue.as_mut();
-        let waiters = queue.map(|queue| std::mem::take(&mut queue.waiters));
-        let attempting = self.attempting.take().into_iter();
-        attempting.chain(waiters.unwrap_or_default().into_values())
-    }
-
     /// Returns the first deadline of the waiters, or an earlier moment.
     #[inline]
     pub(in crate::lock::lane) fn deadline(&self) -> Option<Moment> {

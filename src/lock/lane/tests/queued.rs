@@ -200,7 +200,7 @@ fn dropped_loop_leaves_turn_to_others() {
 fn shutdown_ends_pause_of_waiter_after_transfer() {
     let (mut lane, wakeup) = waiting_after_transfer();
     let error = Error::new(ErrorKind::ShuttingDown);
-    let ((), _rejected) = lane.event(|lane, _, effects| lane.dismiss(&error, effects));
+    let ((), _rejected) = lane.event(|lane, _, effects| lane.dismiss(&error, effects, |_| true));
     assert_eq!(contend_as(&mut lane, &wakeup, 4), None);
     assert!(lane.lane.is_idle() && !lane.lane.is_yielding());
 }
@@ -247,7 +247,7 @@ fn shutdown_ends_pause_after_transfer() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
     let error = Error::new(ErrorKind::ShuttingDown);
-    let ((), effects) = lane.event(|lane, _, effects| lane.dismiss(&error, effects));
+    let ((), effects) = lane.event(|lane, _, effects| lane.dismiss(&error, effects, |_| true));
     assert!(effects.is_empty() && lane.lane.is_idle());
 }
 

@@ -112,8 +112,9 @@ async fn lazy_connect_finds_shards_at_first_link() {
     let endpoint = Endpoint::start(&cluster).await;
     endpoint.close(true);
     let builder = RedisBackend::builder(endpoint.url());
-    let locks = LockManager::builder(builder.connect_lazy().await.unwrap());
-    let locks = locks.build().unwrap();
+    let backend = builder.connect_lazy().unwrap();
+    eventually("tried", || !backend.warnings().is_empty()).await;
+    let locks = LockManager::builder(backend).build().unwrap();
     endpoint.close(false);
     drop(locks.acquire("k").await.unwrap());
     assert_eq!(endpoint.rejected(), 1);
@@ -126,7 +127,8 @@ async fn rejected_probe_finds_shards_at_first_acquire() {
     let endpoint = Endpoint::start(&cluster).await;
     endpoint.close(true);
     let builder = RedisBackend::builder(endpoint.url());
-    let backend = builder.connect_lazy().await.unwrap();
+    let backend = builder.connect_lazy().unwrap();
+    eventually("tried", || !backend.warnings().is_empty()).await;
     assert_eq!(backend.warnings().len(), 1, "{:?}", backend.warnings());
     endpoint.load(true);
     endpoint.close(false);
