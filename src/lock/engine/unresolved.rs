@@ -243,6 +243,25 @@ impl Unresolved {
         }
     }
 
+    /// Drops a granted lease that a command of the releaser has released, whose reply was late. While a command for its key
+    /// is in flight, the reply to that settles it.
+    pub(in crate::lock) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber) {
+        let mut state = self.state();
+        let Some(unknown) = state.keys.get_mut(key).filter(|it| !it.in_flight) else {
+            return;
+        };
+        (unknown.leases).retain(|it| it.number != lease || it.is_attempt);
+        if unknown.leases.is_empty() {
+            state.keys.remove(key);
+        }
+        let finished = state.keys.is_empty();
+        drop(state);
+        if finished {
+            self.changed.notify_one();
+            self.finished.notify_waiters();
+        }
+    }
+
     /// Makes all leases due, because the backend is available again. Those in flight that fail follow soon.
     pub(in crate::lock) fn retry_now(&self) {
         let mut state = self.state();

@@ -248,6 +248,9 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
         count(&engine, &outcome);
         expect_replies(&engine, &outcome, now);
+        if outcome.is_ok() {
+            (engine.home.unresolved).released_elsewhere(&key, outgoing.lease);
+        }
         engine.event(&key, |lane, effects| {
             settle(outgoing, lane, outcome, now, effects);
         });

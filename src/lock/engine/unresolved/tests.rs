@@ -296,6 +296,25 @@ fn hung_group_uses_up_its_own_commands() {
 }
 
 #[test]
+fn lease_released_elsewhere_is_not_released_again() {
+    let now = Moment::now();
+    let unresolved = unresolved([1], now);
+    unresolved.add(key("a"), 0, UnknownLease::granted(number(2), now + DAY));
+    assert_eq!(released(&unresolved, now), [1, 2]);
+    unresolved.released_elsewhere(&key("a"), number(2));
+    assert_eq!(unresolved.len(), 2, "in flight");
+    fail(&unresolved, now);
+    for lease in [1, 2] {
+        unresolved.released_elsewhere(&key("a"), number(lease));
+    }
+    assert_eq!(
+        released(&unresolved, now + SECOND),
+        [1],
+        "an attempt may be granted after its release"
+    );
+}
+
+#[test]
 fn key_beyond_full_command_goes_in_next_one() {
     let now = Moment::now();
     let unresolved = Unresolved::default();

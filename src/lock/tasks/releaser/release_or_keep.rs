@@ -63,6 +63,9 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
     entering.may_wait = matches!(&outcome, Err(error) if error.may_have_taken_effect());
     drop(entering);
     let now = engine.now();
+    if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
+        (engine.home.unresolved).released_elsewhere(&key, number);
+    }
     match outcome {
         Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
             release(engine, vec![(key, outgoing)]).await;
