@@ -1,7 +1,10 @@
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::*;
@@ -33,7 +36,14 @@ fn place_of_release_in_ended_runtime_is_left() {
         needs_counter: false,
     };
     let started = Arc::clone(&engine);
-    ends.block_on(async move { start_release_or_keep(&started, key(), order) });
+    let (sent, was_sent) = oneshot::channel();
+    ends.spawn(async move {
+        let mut task = pin!(release_or_keep(started, key(), order));
+        let is_sent = poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx).is_pending())).await;
+        let _told = sent.send(is_sent);
+        task.await;
+    });
+    assert_eq!(was_sent.blocking_recv(), Ok(true));
     assert_eq!(engine.unresolved(), 0);
     drop(ends);
     assert_eq!(engine.unresolved(), 1);
