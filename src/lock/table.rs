@@ -249,8 +249,8 @@ impl Lanes {
 
     /// Completes when no lane is held or waited for.
     pub(super) async fn unused(&self) {
-        let is_used = |slot: &Box<Slot>| slot.lane.is_held() || slot.lane.seats_taken() > 0;
-        let is_free = |shard| !lock(shard).lanes.iter().any(is_used);
+        let is_used = |lane: &Lane| lane.is_held() || lane.seats_taken() > 0;
+        let is_free = |shard| !lock(shard).lanes.iter().any(|slot| is_used(&slot.lane));
         self.until(|| self.shards.iter().all(is_free)).await;
     }
 

@@ -47,7 +47,7 @@ impl Lane {
         let wakeup = Arc::new(Notify::new());
         let others_wait = match yielded {
             Yielded::ToQueue { .. } => true,
-            Yielded::ToOthers => false,
+            Yielded::WithoutQueue => false,
             Yielded::ToNobody => matches!(seen, Seen::Busy(_)),
         };
         let yields_until = match (&self.phase, yielded) {
@@ -80,7 +80,7 @@ impl Lane {
                     Yielded::ToQueue { .. } => Phase::Yielding {
                         until: now + YIELDING,
                     },
-                    Yielded::ToNobody | Yielded::ToOthers => Phase::Idle,
+                    Yielded::ToNobody | Yielded::WithoutQueue => Phase::Idle,
                 };
             }
             Some(claim) => {

@@ -8,7 +8,7 @@ use crate::backend::{Mode, Released};
 pub(in crate::lock) enum Yielded {
     ToNobody,
     /// Other processes may wait, and the backend has no queue.
-    ToOthers,
+    WithoutQueue,
     /// The first process in the queue of the backend has the next turn. If waiters are left, this process may
     /// have entered that queue already, in the same command.
     ToQueue {
@@ -47,7 +47,7 @@ impl Yielded {
     pub(in crate::lock) fn place(self) -> Option<QueuePlace> {
         match self {
             Self::ToQueue { place, .. } => place,
-            Self::ToNobody | Self::ToOthers => None,
+            Self::ToNobody | Self::WithoutQueue => None,
         }
     }
 
@@ -69,7 +69,7 @@ impl Yielded {
             Self::ToQueue {
                 notified_behind, ..
             } => notified_behind,
-            Self::ToNobody | Self::ToOthers => None,
+            Self::ToNobody | Self::WithoutQueue => None,
         }
     }
 }

@@ -120,7 +120,7 @@ impl AcquireLoop {
                 false => POLITE,
             };
             // Without a queue, a hint is for other processes.
-            self.hears = yielded != Yielded::ToOthers;
+            self.hears = yielded != Yielded::WithoutQueue;
             let goes_on = self.pause(self.engine.now() + jittered(first), false).await;
             self.hears = true;
             if !goes_on {

@@ -243,7 +243,7 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
     let outcomes = Arc::clone(&engine.backend)
         .release(releases.collect())
         .await;
-    mem::forget(in_flight);
+    let _has_replies = ManuallyDrop::new(in_flight);
     let now = engine.now();
     for ((key, outgoing), outcome) in leases.into_iter().zip(outcomes) {
         count(&engine, &outcome);

@@ -82,10 +82,6 @@ async fn lazy_connect_finds_server_started_later() {
     let builder = || RedisBackend::builder(url.clone());
     builder().connect().await.unwrap_err();
     let backend = builder().connect_lazy().unwrap();
-    assert!(
-        backend.warnings().is_empty(),
-        "it returns before it connects"
-    );
     eventually("tried", || !backend.warnings().is_empty()).await;
     let warnings = backend.warnings().concat();
     assert!(warnings.contains("is unreachable"), "{warnings}");

@@ -102,7 +102,7 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
                         notified_behind: is_notified.then_some(watchers),
                     }
                 }
-                Yielded::ToNobody => Yielded::ToOthers,
+                Yielded::ToNobody => Yielded::WithoutQueue,
                 yielded => yielded,
             };
             engine.event(&key, |lane, effects| {
