@@ -32,6 +32,7 @@ pub(in crate::lock) fn start(engine: &Arc<Engine>) {
 fn spawn(engine: &Arc<Engine>) {
     let running = Running {
         engine: Arc::clone(engine),
+        began: false,
         over: false,
     };
     engine.home.spawn(run(running));
@@ -40,6 +41,8 @@ fn spawn(engine: &Arc<Engine>) {
 /// Reports the end of the task, even if its runtime drops it.
 struct Running {
     engine: Arc<Engine>,
+    /// A runtime that has ended drops a new task unpolled. Another one would end likewise.
+    began: bool,
     over: bool,
 }
 
@@ -52,7 +55,7 @@ impl Drop for Running {
             if home.is_over() {
                 // The leases expire.
                 home.unresolved.abandon();
-            } else if is_panicking() {
+            } else if self.began && is_panicking() {
                 start(&self.engine);
             }
         }
@@ -60,6 +63,7 @@ impl Drop for Running {
 }
 
 async fn run(mut running: Running) {
+    running.began = true;
     let engine = &running.engine;
     let unresolved = &engine.home.unresolved;
     // Subscribes before the first attempt, so no later recovery is missed.

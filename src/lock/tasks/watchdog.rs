@@ -39,6 +39,7 @@ pub(in crate::lock) fn start(engine: &Arc<Engine>) {
         let running = Running {
             engine: Arc::downgrade(engine),
             home: Arc::clone(&engine.home),
+            began: false,
             over: false,
         };
         engine.home.spawn(run(running));
@@ -79,6 +80,8 @@ struct Running {
     /// An unused manager must be droppable.
     engine: Weak<Engine>,
     home: Arc<Home>,
+    /// A runtime that has ended drops a new task unpolled. Another one would end likewise.
+    began: bool,
     over: bool,
 }
 
@@ -89,8 +92,8 @@ impl Drop for Running {
             self.home.task_was_dropped();
         }
         // After a panic of a subscriber or waker of the program, or an entry that was added between the last check and
-        // the flag. A home that has ended drops a new task as well.
-        if (self.over || is_panicking())
+        // the flag. A home that has ended drops the new task.
+        if (self.over || self.began && is_panicking())
             && let Some(engine) = self.engine.upgrade()
             && engine.lanes.has_deadlines()
         {
@@ -100,6 +103,7 @@ impl Drop for Running {
 }
 
 async fn run(mut running: Running) {
+    running.began = true;
     let Some(mut recoveries) = running.engine.upgrade().map(|it| it.backend.recoveries()) else {
         return;
     };

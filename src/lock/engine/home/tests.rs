@@ -1,5 +1,5 @@
-use std::thread;
 use std::time::Duration;
+use std::{mem, panic, thread};
 
 use futures_util::FutureExt as _;
 use tokio::runtime::{Builder, Runtime as Tokio};
@@ -120,6 +120,27 @@ fn paused_runtime_leaves_work_to_next_one() {
         locks.shutdown(10 * SECOND).await
     });
     assert!(left.is_idle(), "{left:?}");
+}
+
+/// A test fails, and its runtime ends while its thread unwinds.
+#[test]
+fn panic_that_ends_paused_runtime_reaches_caller() {
+    let test = || {
+        let runtime = paused();
+        let locks = LockManager::builder(Slow {
+            release_takes: SECOND / 4,
+            ..Slow::default()
+        });
+        runtime.block_on(async {
+            let locks = locks.build().expect("defaults");
+            drop(locks.acquire("released").await.expect("free"));
+            mem::forget(locks.acquire("kept").await.expect("free"));
+            tokio::task::yield_now().await;
+            panic!("a test fails");
+        });
+    };
+    let panic = panic::catch_unwind(test).expect_err("it fails");
+    assert_eq!(panic.downcast_ref(), Some(&"a test fails"));
 }
 
 /// A subscriber, a waker or a backend of the program panics at home, which drops the task.

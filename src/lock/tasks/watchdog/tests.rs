@@ -78,6 +78,7 @@ async fn lock_entered_at_end_of_task_is_watched() {
     drop(Running {
         engine: Arc::downgrade(&engine),
         home: Arc::clone(&home),
+        began: true,
         over: true,
     });
     assert!(home.watchdog.is_running(), "another one");
