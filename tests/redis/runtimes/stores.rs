@@ -31,12 +31,13 @@ pub(crate) fn stores() -> [Store<impl Send>; 2] {
     ]
     .map(|(name, processes)| Store {
         name,
-        processes: processes.map(|process| lazy(process.prefix(name))),
+        processes: processes.map(|process| connected(process.prefix(name))),
         kept: Arc::clone(&server),
     })
 }
 
-fn lazy(builder: RedisBackendBuilder) -> LockManagerBuilder {
-    let backend = current_thread().block_on(async { builder.connect_lazy() });
+/// Connects, and closes the connections with their runtime.
+fn connected(builder: RedisBackendBuilder) -> LockManagerBuilder {
+    let backend = current_thread().block_on(builder.connect());
     LockManager::builder(backend.unwrap())
 }
