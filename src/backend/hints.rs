@@ -44,6 +44,7 @@ pub struct Hints {
 
 /// A task that waits for hints, and that the sender of a hint may poll.
 pub(crate) trait PollEarly: Send + Sync {
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     /// Polls the task on this thread, which must not block and holds no mutex. Returns `false` if that is not possible now.
     fn poll_early(&self) -> bool;
 }
@@ -133,6 +134,7 @@ impl HintSender {
     }
 
     /// Sends a hint as [`send`](Self::send), and polls the task that waits if possible.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     pub(crate) fn send_and_poll(&self, hint: Hint) {
         self.pending.add_and_poll(hint);
     }

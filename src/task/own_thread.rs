@@ -71,6 +71,7 @@ impl OwnThread {
 
     /// Makes the runtime of the thread the one in which the caller creates timers and starts tasks. `None` before the first
     /// task.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
         Some(self.started.get()?.handle.enter())
     }

@@ -79,6 +79,7 @@ impl Pending {
     }
 
     /// Adds a hint, and polls the waiter. Wakes it if that is not possible.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     pub(super) fn add_and_poll(&self, hint: Hint) {
         let task = self.state().task.as_ref().and_then(Weak::upgrade);
         if let Some(task) = task {

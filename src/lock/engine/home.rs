@@ -88,6 +88,7 @@ impl Home {
 
     /// Lets this thread create timers and start tasks as the thread of the manager does, until the guard is dropped. `None`
     /// for any other home, and before its first task.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     pub(in crate::lock) fn enter(&self) -> Option<EnterGuard<'_>> {
         match &self.place {
             Place::Own(thread) => thread.enter(),

@@ -17,6 +17,7 @@ use crate::lock::engine::Engine;
 
 /// The loop, and the task at home that waits for its end.
 pub(super) struct LoopTask {
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     engine: Arc<Engine>,
     state: Mutex<LoopState>,
 }
