@@ -36,8 +36,9 @@ enum End {
 /// The task. After every exit, the next watch can start another.
 ///
 /// It begins in the runtime of a caller that has threads of its own: that of the first watch, or the one that drives a
-/// connection for commands. A message then causes an attempt without a change of threads. If that runtime ends, a task on the thread of this crate serves the waiters of other
-/// runtimes. If all its threads block, these wait for their next attempt.
+/// connection for commands. A message then causes an attempt without a change of threads. If that runtime ends, a task
+/// on the thread of this crate serves the waiters of other runtimes. If all its threads block, these wait for their next
+/// attempt.
 pub(super) struct Task {
     shared: Arc<Shared>,
     /// The task runs in the runtime of a caller, which may end.
