@@ -99,6 +99,23 @@ fn grants_are_counted_by_way() {
 }
 
 #[test]
+fn withdrawn_grant_is_not_counted() {
+    let seen = reported(async {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire("k").await.unwrap();
+        let mut forgotten = pin!(locks.acquire("k").wait(20 * MS).into_future());
+        assert!(poll!(&mut forgotten).is_pending());
+        drop(guard);
+        // The watchdog gives the lock to others.
+        drop(locks.acquire("k").await.unwrap());
+        assert!(forgotten.await.unwrap_err().is_busy());
+    });
+    assert_eq!(seen.samples("tower_lock_hold_seconds").len(), 2);
+    let grants = seen.counts("tower_lock_grants_total");
+    assert_eq!(grants.into_iter().map(|(_, n)| n).sum::<u64>(), 2);
+}
+
+#[test]
 fn lease_during_its_release_is_reclaimed() {
     let seen = reported(async {
         let locks = LockManager::builder(Faulty::default()).build().unwrap();

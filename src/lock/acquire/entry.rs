@@ -157,7 +157,7 @@ fn nested(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
     grant
 }
 
-/// Returns the grant of a waiter, which creates its hold, or `None` if the grant was withdrawn.
+/// Returns and reports the grant of a waiter, which creates its hold, or `None` if the grant was withdrawn.
 pub(in crate::lock) fn pick_up(
     engine: &Arc<Engine>,
     claim: &Claim,
@@ -172,7 +172,7 @@ pub(in crate::lock) fn pick_up(
     } else {
         engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim.hold))
     };
-    picked_up.then_some(grant)
+    picked_up.then(|| nested(engine, claim, grant))
 }
 
 fn start(

@@ -61,9 +61,9 @@ impl Engine {
                 grant,
                 queued,
             } = granted;
-            self.granted(&grant, hold);
             // The acquire was dropped concurrently.
             if let Err(Ok(given)) = reply.send(Ok(Given { grant, queued })) {
+                self.granted(&given.grant, hold);
                 self.release(&given.grant, hold, None, self.now());
             }
         });
