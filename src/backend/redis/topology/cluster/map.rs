@@ -57,8 +57,11 @@ impl Map {
     }
 
     /// Returns `true` if `next` lacks a node that had slots, or has nodes for slots without one. A slot that
-    /// moves between two nodes takes its locks along.
+    /// moves between two nodes takes its locks along. The first map recovers nothing.
     pub(crate) fn is_recovered_by(&self, next: &Self) -> bool {
+        if self.nodes.is_empty() {
+            return false;
+        }
         let mut nodes = self.nodes.iter().zip(&self.serving);
         nodes.any(|(node, serving)| *serving && !next.nodes.iter().any(|it| Arc::ptr_eq(it, node)))
             || (0..SLOTS).any(|slot| self.owner(slot).is_none() && next.owner(slot).is_some())
