@@ -10,7 +10,8 @@ FEATURES := axum redis redis-tls tracing metrics dashboard conformance test-util
 export SERVER
 
 # All test programs have one set of features and one profile, so nothing is compiled twice for them.
-TESTS := $(CARGO) test --package tests --all-features
+# The features of `make test`, so that nothing is compiled twice.
+TESTS := $(CARGO) test --workspace --all-features
 
 # Words in the names of the tests that `make test-long` runs instead of `make test`.
 LONG := load:: many_held_locks library:: topologies:: managers_over_failing matrix:: documented_user_passes tls_passes pool_with
@@ -78,8 +79,8 @@ examples:
 # The tests that `make test` skips, and the programs that `cargo test` excludes. Each of these tests starts many servers, so
 # fewer of them run at a time.
 test-long: server examples
-	RUST_TEST_THREADS=8 CARGO='$(CARGO)' .ci/test --package tests --all-features --test engine --test redis -- $(LONG)
-	CARGO='$(CARGO)' .ci/test --package tests --all-features --test faults --test processes
+	RUST_TEST_THREADS=8 CARGO='$(CARGO)' .ci/test --workspace --all-features --test engine --test redis -- $(LONG)
+	CARGO='$(CARGO)' .ci/test --workspace --all-features --test faults --test processes
 
 # The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.
 browser: examples
@@ -127,7 +128,7 @@ lint:
 	.ci/mass
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --package tests --all-features --test '*' -- -D warnings
+	$(CARGO) clippy --workspace --all-features --test '*' -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
 	$(CARGO) clippy --manifest-path benches/compare/Cargo.toml --all-targets --locked -- -D warnings
 	RUSTDOC=$(CURDIR)/.ci/rustdoc RUSTDOCFLAGS='-D warnings --cfg docsrs' $(CARGO) doc --workspace --all-features --no-deps
