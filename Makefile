@@ -1,11 +1,10 @@
-# The commands of a contributor. `make test` requires Rust, and installs a Redis server and curl on Debian
-# and Ubuntu.
+# The commands of a contributor. `make test` requires Rust, and installs Redis, PostgreSQL and curl on Debian and Ubuntu.
 
 # The server that the tests start: a name on the PATH or a path. Valkey works as well.
 SERVER ?= redis-server
 CARGO ?= cargo
 # `make features` builds each of them alone, and the crate without any.
-FEATURES := axum redis redis-tls tracing metrics dashboard conformance test-util
+FEATURES := axum redis redis-tls postgres postgres-tls tracing metrics dashboard conformance test-util
 
 export SERVER
 
@@ -43,7 +42,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test examples browser test-long curl test-servers fuzz faults queue simulate mutants server lint api features features-lint features-test deny bench instructions interop ops
+.PHONY: help test examples browser test-long curl postgres test-servers fuzz faults queue simulate mutants server lint api features features-lint features-test deny bench instructions interop ops
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -63,13 +62,14 @@ help:
 	@echo 'make instructions  instruction counts of the hot paths, against the stored ones (STORE=1 stores; requires valgrind)'
 	@echo 'make ops       alerts, dashboard and metrics, also under faults, with Prometheus (downloads it on Debian and Ubuntu)'
 	@echo 'make interop   locks shared with Java, against Redisson (requires a JDK 17, Maven, Redis 7)'
+	@echo 'POSTGRES_BIN=folder  the programs of PostgreSQL (default: the newest in /usr/lib/postgresql)'
 	@echo 'SERVER=name    the Redis server that the tests start (now: $(SERVER))'
 	@echo 'PROCESSES_SECONDS=n  duration of the test with several processes (default: 60)'
 	@echo
 	@echo 'cargo run -p example-orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals), `limits` (permits)'
 
 # `cargo test` excludes the benchmarks and programs with `test = false` in Cargo.toml.
-test: server curl examples
+test: server postgres curl examples
 	CARGO='$(CARGO)' .ci/test --workspace --all-features -- $(LONG:%=--skip %)
 
 # Tests start them.
@@ -116,6 +116,9 @@ mutants:
 server:
 	@.ci/server
 
+postgres:
+	@.ci/postgres
+
 # The client of the table of statuses.
 curl:
 	@command -v curl >/dev/null || .ci/install curl
@@ -145,7 +148,7 @@ features-lint:
 		$(CARGO) clippy --quiet --lib --no-default-features --features "$$feature" -- -D warnings; \
 	done
 	@tree=$$($(CARGO) tree --no-default-features --edges normal --prefix none) || exit 1; \
-	if echo "$$tree" | grep -E '^(axum|redis|deadpool)'; then \
+	if echo "$$tree" | grep -E '^(axum|redis|deadpool|tokio-postgres)'; then \
 		echo 'without features the crate must not depend on these'; exit 1; \
 	fi
 

@@ -38,6 +38,7 @@ impl LockManager {
     /// | `redis+unix:///path` | one Redis server on a Unix socket |
     /// | `redis+sentinel://[user:password@]host[:port],…/service[/db]` | the primary that the sentinels name |
     /// | `redis+cluster://[user:password@]host[:port],…` | the cluster of these nodes |
+    /// | `postgres://[user[:password]@]host[:port][/db]` | one PostgreSQL database (feature `postgres`) |
     /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same through TLS (feature `redis-tls`) |
     ///
     /// The parameter `prefix` of a URL of Redis sets the prefix of all names, `lock:` by default:
@@ -100,6 +101,13 @@ impl LockManagerBuilder {
     ///
     /// Dropping the future closes what was opened.
     pub async fn connect(self, url: &str) -> Result<LockManager, ConnectError> {
+        #[cfg(feature = "postgres")]
+        if is_postgres(url) {
+            let backend = crate::backend::postgres::PostgresBackend::builder(url)
+                .connect()
+                .await?;
+            return Ok(self.at(backend).build()?);
+        }
         #[cfg(feature = "redis")]
         if !is_memory(url)? {
             let backend = crate::RedisBackend::builder(url).connect().await?;
@@ -131,6 +139,11 @@ impl LockManagerBuilder {
         if is_memory(url)? {
             return Ok(self.at(Memory::new()).build()?);
         }
+        #[cfg(feature = "postgres")]
+        if is_postgres(url) {
+            let problem = "PostgreSQL is asked for its schema first: use `connect`";
+            return Err(ConfigError::new("url", problem).into());
+        }
         #[cfg(feature = "redis")]
         {
             let backend = crate::RedisBackend::builder(url).connect_lazy()?;
@@ -139,10 +152,18 @@ impl LockManagerBuilder {
         #[cfg(not(feature = "redis"))]
         Err(ConfigError::new(
             "url",
-            "scheme is not supported: use `memory://`; `redis://` requires the feature `redis`",
+            "scheme is not supported: use `memory://`; `redis://` requires the feature `redis`, and `postgres://` the feature `postgres`",
         )
         .into())
     }
+}
+
+#[cfg(feature = "postgres")]
+fn is_postgres(url: &str) -> bool {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    ["postgres", "postgresql"]
+        .iter()
+        .any(|it| scheme.eq_ignore_ascii_case(it))
 }
 
 /// Returns `true` for the memory of this process.

@@ -162,6 +162,8 @@
 //! - [`Memory`]: in this process. The default, and enough for one process.
 //! - [`RedisBackend`]: one Redis server, Sentinel or a Cluster, for any number of processes. It is wire-compatible
 //!   with Redisson's `getLock`, so services in Java and in Rust exclude and notify each other.
+//! - `PostgresBackend`: a PostgreSQL that the service has already, with a fence that no commit passes:
+//!   [`guide::postgres`].
 //! - [`Quorum`]: several independent nodes, of which any minority may be lost, at the cost of a command to each.
 //! - A [`Backend`](backend::Backend) of your own: [`guide::backend`]. The feature `conformance` has its contract as test functions.
 //!
@@ -180,6 +182,8 @@
 //! | `axum` | yes | [`Locked`], the extractors for [`Held`], [`Owner`] and [`LockScope`], [`LockLayer::by_path_param`] |
 //! | `redis` | yes | [`RedisBackend`]: one server, Sentinel, Cluster |
 //! | `redis-tls` | no | `rediss://`, through rustls |
+//! | `postgres` | no | `PostgresBackend`, and a fence for transactions: [`guide::postgres`] |
+//! | `postgres-tls` | no | `sslmode=require` in its URL, through rustls |
 //! | `tracing` | no | events of grants, losses, outages and failed acquires, spans of waits: [`guide::operations`] |
 //! | `metrics` | no | counters, gauges and histograms of locks and the backend: [`guide::operations`] |
 //! | `dashboard` | no | a page that shows operators the locks, as an axum router: [`guide::dashboard`] |

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | of a manager | its home: [`OwnThread`], or a [`Runtime`] that the program or a test gives it |
 //! | of a quorum, of a dashboard | the runtime of the caller: [`spawn_here`] |
-//! | of Redis connections | a thread of this crate, or a multi-thread runtime: [`Background`] |
+//! | of connections to a server | a thread of this crate, or a multi-thread runtime: [`Background`] |
 
 mod own_thread;
 mod timer;
@@ -19,11 +19,11 @@ use tokio::runtime::RuntimeFlavor;
 pub(crate) use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 use own_thread::shared_thread;
 pub(crate) use own_thread::{OwnThread, has_ended};
 pub(crate) use timer::Timer;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use timer::{timeout, timeout_at};
 
 #[cfg(feature = "test-util")]
@@ -201,11 +201,11 @@ pub(crate) fn every(
 ///
 /// The first task starts the thread. All backends of the process share it, and it never ends. If the
 /// system allows no further thread, tasks run in the runtime of the caller. Without one, they are dropped unstarted.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Background;
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 impl Background {
     /// Starts a detached task.
     pub(crate) fn spawn<F>(self, task: F)
@@ -226,6 +226,7 @@ impl Background {
     ///
     /// For the path of each command, because a change of threads costs more than a script call. Such a
     /// runtime does not idle. If it ends, or all its threads block, the owner of the task starts it again.
+    #[cfg(feature = "redis")]
     pub(crate) fn spawn_near<F>(self, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -238,6 +239,7 @@ impl Background {
 
     /// Starts a task as [`spawn_near`](Self::spawn_near), but on the thread if the runtime of the caller has no I/O.
     /// Returns the runtime of the caller if the task is there.
+    #[cfg(feature = "redis")]
     pub(crate) fn spawn_io_near<F>(self, task: F) -> Option<Near>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -252,15 +254,18 @@ impl Background {
 
     /// Returns the runtime in which [`spawn_near`](Self::spawn_near) starts a task, or `None` for the
     /// thread.
+    #[cfg(feature = "redis")]
     pub(crate) fn near_id(self) -> Option<RuntimeId> {
         Self::near().map(|handle| RuntimeId::Tokio(handle.id()))
     }
 
     /// Returns `true` if [`spawn_near`](Self::spawn_near) starts a task in the runtime of the caller.
+    #[cfg(feature = "redis")]
     pub(crate) fn is_near(self) -> bool {
         Self::near().is_some()
     }
 
+    #[cfg(feature = "redis")]
     fn near() -> Option<Handle> {
         let handle = Handle::try_current().ok();
         handle.filter(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread)

@@ -11,8 +11,12 @@ mod contract;
 mod erased;
 mod hints;
 mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod queue;
 mod quorum;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod recovery;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod subscribers;

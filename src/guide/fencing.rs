@@ -121,6 +121,11 @@
 //! - With `redisson_fencing_tokens`, tokens come from Redisson's counters. These are small, and restart at 1 if
 //!   Redis loses its data.
 //!
+//! # Locks in the database of the data
+//!
+//! With locks in [PostgreSQL](super::postgres#the-fence), a transaction begins with one statement, and then commits only
+//! under its lock. The data needs no column for tokens.
+//!
 //! # Storage without conditional writes
 //!
 //! - A service of your own can take the token as a parameter and compare it itself.

@@ -10,6 +10,7 @@
 //! | [`one_server`] | a crash, as far as the server keeps its data | persistence | `redis://` |
 //! | [`sentinel`] | the loss of a server, not always of its last writes | three sentinels, replicas | `redis+sentinel://` |
 //! | [`cluster`] | the same, for each part of the keys | three nodes with replicas | `redis+cluster://` |
+//! | [`postgres`] | a crash, and stale holders that begin their transactions with the fence | the database of the service | `postgres://`, feature `postgres` |
 //! | [`quorum`] | the loss of any minority of servers, last writes included | three or five independent servers | [`Quorum`](crate::Quorum) |
 //!
 //! The rest of the program stays the same: the same [`LockManager`](crate::LockManager), the same layers.
@@ -72,6 +73,7 @@ pub mod one_server;
 pub mod operations;
 pub mod order;
 pub mod porting;
+pub mod postgres;
 pub mod problems;
 pub mod quorum;
 #[cfg(feature = "redis")]

@@ -113,7 +113,7 @@
 //!
 //! | command | runs |
 //! |---|---|
-//! | `make test` | all tests except the long ones and those against Java, in several minutes; installs `redis-server` and `curl` on Debian and Ubuntu |
+//! | `make test` | all tests except the long ones and those against Java, in several minutes; installs `redis-server`, `postgresql` and `curl` on Debian and Ubuntu |
 //! | `make test-long` | Sentinel, Cluster and quorum, load, each fault once, and `processes` |
 //! | `make test-servers` | the Redis tests against Redis 6.2, 7.0 and 8.2, and Valkey 8.1 and 9.1 |
 //! | `make faults` | faults of servers, networks and processes, as one table |

@@ -89,12 +89,12 @@ fn sleep_on_thread(at: Instant) -> Option<Sleep> {
 }
 
 /// The limit of a [`timeout`] has passed.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 #[derive(Debug)]
 pub(crate) struct Elapsed;
 
 /// Completes with the output of `future`, or with an error after `limit`, on a [`Timer`].
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn timeout<F: Future>(
     limit: Duration,
     future: F,
@@ -103,7 +103,7 @@ pub(crate) fn timeout<F: Future>(
 }
 
 /// Completes with the output of `future`, or with an error at `deadline`, on a [`Timer`].
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) async fn timeout_at<F: Future>(
     deadline: Instant,
     future: F,

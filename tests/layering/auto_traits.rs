@@ -165,6 +165,15 @@ mod dashboard {
     assert_impl_all!(Operator: Clone, Eq);
 }
 
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::*;
+    use tower_lock::backend::postgres::{PostgresBackend, PostgresBackendBuilder};
+
+    assert_shared!(PostgresBackend, PostgresBackendBuilder);
+    assert_impl_all!(PostgresBackend: Clone);
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use super::*;

@@ -147,7 +147,16 @@ impl Rooms {
 /// The modules of `backend` that the engine may name: the contract, but no backend.
 const CONTRACT: &[&str] = &["contract", "erased", "hints", "queue"];
 
-const REDIS: &[&str] = &["redis", "deadpool", "deadpool_redis", "rustls"];
+const REDIS: &[&str] = &["redis", "deadpool", "deadpool_redis"];
+
+const POSTGRES: &[&str] = &[
+    "tokio_postgres",
+    "tokio_postgres_rustls",
+    "deadpool_postgres",
+    "webpki_roots",
+];
+
+const TLS: &[&str] = &["rustls"];
 
 /// Modules of other crates that start tasks or threads.
 const SPAWNS: &[&[&str]] = &[
@@ -259,9 +268,15 @@ fn breaks_rooms(module: &[String], path: &[String]) -> Option<&'static str> {
 }
 
 fn breaks_borders(module: &[String], path: &[String]) -> Option<&'static str> {
-    let in_redis = module.starts_with(&["backend".to_owned(), "redis".to_owned()]);
-    if REDIS.contains(&&*path[0]) && !in_redis {
+    let is_in = |store: &str| module.starts_with(&["backend".to_owned(), store.to_owned()]);
+    if REDIS.contains(&&*path[0]) && !is_in("redis") {
         return Some("only backend/redis names Redis");
+    }
+    if POSTGRES.contains(&&*path[0]) && !is_in("postgres") {
+        return Some("only backend/postgres names PostgreSQL");
+    }
+    if TLS.contains(&&*path[0]) && !is_in("redis") && !is_in("postgres") {
+        return Some("only a store names TLS");
     }
     if let Some(layer) = layer_of(module)
         && layer.never.contains(&&*path[0])

@@ -19,6 +19,8 @@ pub(crate) mod log;
 pub(crate) mod other_runtime;
 pub(crate) mod panics;
 pub(crate) mod patience;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres_server;
 pub(crate) mod preloaded;
 pub(crate) mod process;
 #[cfg(feature = "redis")]

@@ -66,6 +66,24 @@ impl Held {
             .map(|grant| grant.token())
     }
 
+    /// Returns the statement with which a transaction in PostgreSQL begins, so that it commits only under this lock, and
+    /// its two parameters: the keys, of the type `text[]`, and their fencing tokens, of the type `bigint[]`.
+    ///
+    /// While the transaction is open, no other owner can acquire the lock. If the lock is lost already, the statement
+    /// fails. It is for locks of a `PostgresBackend` in the same database.
+    /// [`guide::postgres`](crate::guide::postgres#the-fence) has examples and the errors.
+    #[cfg(feature = "postgres")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+    #[must_use]
+    pub fn fence(&self) -> (&'static str, Vec<String>, Vec<i64>) {
+        let grants = self.grants.as_slice().iter();
+        let (keys, tokens) = grants
+            .map(|it| (it.key().stored().as_str().to_owned(), it.token().get()))
+            .unzip();
+        let statement = "SELECT tower_lock.fence($1::text[], $2::bigint[])";
+        (statement, keys, tokens)
+    }
+
     /// Returns how this owner holds the lock. With several keys, returns [`Mode::Exclusive`] if one of them is held
     /// exclusively. A key counts as shared from the command of a [`downgrade`](crate::lock::LockGuard::downgrade) on, unless the
     /// backend rejects it: other owners may share the key before the reply.

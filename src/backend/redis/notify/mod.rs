@@ -17,7 +17,6 @@
 mod notifier;
 mod pub_sub;
 mod publish;
-mod recovery;
 mod rejections;
 mod shared;
 mod subscribe;
@@ -28,8 +27,8 @@ mod topics;
 
 pub use publish::Publish;
 
+pub(crate) use crate::backend::recovery::Recovery;
 pub(crate) use notifier::Notifier;
 pub(crate) use pub_sub::PubSub;
-pub(crate) use recovery::Recovery;
 pub(crate) use shared::Endpoint;
 pub(crate) use subscription::Watcher;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backend::Hints;
 use crate::backend::subscribers::Subscribers;
-use crate::backend::{HintSender, Hints};
 
 /// The age up to which an outage concerns a new subscriber, which may have a lease from before.
 ///
@@ -35,6 +35,7 @@ impl Recovery {
     }
 
     /// Returns a subscription to every recovery from now on.
+    #[cfg(feature = "redis")]
     pub(crate) fn hints(&self) -> Hints {
         let (sender, hints) = Hints::channel();
         self.subscribe(sender);
@@ -54,11 +55,13 @@ impl Recovery {
         hints
     }
 
-    pub(crate) fn subscribe(&self, sender: HintSender) {
+    #[cfg(feature = "redis")]
+    pub(crate) fn subscribe(&self, sender: crate::backend::HintSender) {
         self.state().subscribers.push(None, sender);
     }
 
     /// Returns `true` if there is a subscriber.
+    #[cfg(feature = "redis")]
     pub(crate) fn is_awaited(&self) -> bool {
         self.state().subscribers.prune() > 0
     }
@@ -78,6 +81,7 @@ impl Recovery {
 }
 
 #[cfg(test)]
+#[cfg(feature = "redis")]
 mod tests {
     use futures_util::FutureExt as _;
     use tokio::time::advance;

@@ -1,0 +1,175 @@
+//! The [`Backend`] on PostgreSQL.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use super::PostgresBackendBuilder;
+use super::batch::{Batch, MAX_BATCH};
+use super::commands::{Acquires, Releases};
+use super::line::Line;
+use super::listener::Listener;
+use crate::LockKey;
+use crate::backend::{
+    AcquireRequest, Acquired, Backend, BackendError, Downgraded, ForceReleased, Hints, Holder,
+    KeepRequest, Modes, Release, Released, ReleasedOrKept, Renewal, Renewed,
+};
+
+/// Leases in PostgreSQL 13 or newer.
+///
+/// A cheap handle: clones share the connections, which close with the last clone. A process has two connections for
+/// commands, and a third one while it holds or waits for a lock. They run on a thread of this crate, so any
+/// [runtime](crate::guide::runtimes) can use them.
+///
+/// # Guarantees
+///
+/// A grant is on disk before its reply, unless [`relaxed`](PostgresBackendBuilder::relaxed) is set. A failover to an
+/// asynchronous standby can lose the last grants. A transaction that begins with the
+/// [fence](crate::guide::postgres#the-fence) of its lock commits only while no other owner can hold the lock, whatever
+/// fails.
+///
+/// There is no queue between processes: the waiters of one process are served in order, and those of several processes
+/// compete for a released lock.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), tower_lock::ConnectError> {
+/// use tower_lock::LockManager;
+/// use tower_lock::backend::postgres::PostgresBackend;
+///
+/// let backend = PostgresBackend::builder("postgres://app@localhost/shop").connect().await?;
+/// let locks = LockManager::builder(backend).build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresBackend {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) acquires: Arc<Batch<Acquires>>,
+    pub(super) releases: Arc<Batch<Releases>>,
+    /// The connection of all commands but grants.
+    pub(super) line: Arc<Line>,
+    pub(super) listener: Listener,
+    pub(super) address: String,
+}
+
+impl PostgresBackend {
+    /// The SQL that creates the schema of locks. A repeat changes nothing.
+    ///
+    /// [`connect`](PostgresBackendBuilder::connect) runs it if necessary, unless
+    /// [`migrate(false)`](PostgresBackendBuilder::migrate) is set.
+    pub const MIGRATION: &'static str = super::schema::MIGRATION;
+
+    /// Creates a builder for a backend at `url`, as in
+    /// `postgres://user:password@host:5432/database?sslmode=require`.
+    ///
+    /// The URL takes the parameters of `libpq` that tokio-postgres supports. The `connect_timeout` of a host defaults to
+    /// 2 s. A connection uses TLS only with
+    /// `sslmode=require` (feature `postgres-tls`). The certificate of the server must then be valid for its host.
+    ///
+    /// [`PostgresBackendBuilder::connect`] reports an invalid URL.
+    pub fn builder(url: impl Into<String>) -> PostgresBackendBuilder {
+        PostgresBackendBuilder::from_url(url.into())
+    }
+
+    /// Creates a builder for a backend that takes its connections from the program's pool.
+    ///
+    /// It takes two. They never return, so the pool has room for others again. The server of a pool is unknown: set
+    /// [`listen`](PostgresBackendBuilder::listen) to receive notifications. Otherwise, waiters poll.
+    pub fn from_pool(pool: Pool) -> PostgresBackendBuilder {
+        PostgresBackendBuilder::from_pool(pool)
+    }
+
+    pub(super) fn new(inner: Inner) -> Self {
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+}
+
+/// The futures panic outside a Tokio runtime with timers, in which the engine polls them.
+impl Backend for PostgresBackend {
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+        self.inner.acquires.call(request.clone()).await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
+        let line = &self.inner.line;
+        let batches = renewals
+            .chunks(MAX_BATCH)
+            .map(async |batch| match line.renew(batch).await {
+                Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error); batch.len()],
+            });
+        join_all(batches).await.into_iter().flatten().collect()
+    }
+
+    async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        let releases = leases.iter().map(|it| self.inner.releases.call(it.clone()));
+        join_all(releases).await
+    }
+
+    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+        self.inner.line.release_or_keep(request).await
+    }
+
+    async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        self.inner.line.downgrade(lease).await
+    }
+
+    fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
+        self.inner.listener.watch(key, manager)
+    }
+
+    fn recoveries(&self) -> Hints {
+        self.inner.listener.start();
+        self.inner.line.recovery.hints_of_holder()
+    }
+
+    fn modes(&self) -> Modes {
+        Modes::EXCLUSIVE.with_shared()
+    }
+
+    fn response_timeout(&self) -> Duration {
+        self.inner.line.response_timeout
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        self.inner.line.inspect(key).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+        let was_held = self.inner.line.force_release(key, None).await?;
+        Ok(forced(was_held))
+    }
+
+    async fn force_release_held_by(
+        &self,
+        key: &LockKey,
+        holder: &str,
+    ) -> Result<ForceReleased, BackendError> {
+        let was_held = self.inner.line.force_release(key, Some(holder)).await?;
+        Ok(forced(was_held))
+    }
+}
+
+fn forced(was_held: bool) -> ForceReleased {
+    match was_held {
+        true => ForceReleased::Released,
+        false => ForceReleased::NotHeld,
+    }
+}
+
+impl fmt::Debug for PostgresBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresBackend")
+            .field("address", &self.inner.address)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,216 @@
+//! The settings, the migration, and a trial before the first lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::time::Instant;
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+use super::PostgresBackend;
+use super::backend::Inner;
+use super::batch::Batch;
+use super::commands::{Acquires, Releases};
+use super::error::{Cause, lacks_schema, of_command};
+use super::line::{Line, Session};
+use super::listener::Listener;
+use super::schema::{MIGRATION, VERSION};
+use super::source::{Server, Source};
+use crate::backend::{BackendError, BackendErrorKind};
+use crate::{ConfigError, ConnectError};
+
+/// The lock of the script as well, which commits the transaction.
+const LOCK: &str =
+    "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(1953459813, 1)";
+const EXISTS: &str = "SELECT to_regclass('tower_lock.version') IS NOT NULL";
+const READ_VERSION: &str = "SELECT max(version) FROM tower_lock.version";
+const TRY: &str = "SELECT counter FROM tower_lock.acquire($1, $2, 'x', 1000, $3, $4, true)";
+const END: &str = "SELECT tower_lock.release($1, $2, true)";
+
+const TRIAL: Duration = Duration::from_secs(10);
+
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
+const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// The builder of a [`PostgresBackend`].
+#[must_use]
+pub struct PostgresBackendBuilder {
+    source: Result<Source, ConfigError>,
+    listen: Option<String>,
+    response_timeout: Duration,
+    durable: bool,
+    migrates: bool,
+}
+
+impl PostgresBackendBuilder {
+    pub(super) fn from_url(url: String) -> Self {
+        let server = Server::parse("url", &url);
+        Self::new(server.map(|it| Source::Url(Box::new(it))))
+    }
+
+    pub(super) fn from_pool(pool: Pool) -> Self {
+        Self::new(Ok(Source::Pool(pool)))
+    }
+
+    fn new(source: Result<Source, ConfigError>) -> Self {
+        Self {
+            source,
+            listen: None,
+            response_timeout: Duration::from_secs(1),
+            durable: true,
+            migrates: true,
+        }
+    }
+
+    /// Sets the URL of the server to listen at for releases. Defaults to the URL of the backend.
+    ///
+    /// Set it if the backend is [from a pool](PostgresBackend::from_pool), or if its URL is that of a proxy that
+    /// delivers no notifications, such as PgBouncer in transaction mode.
+    pub fn listen(mut self, url: impl Into<String>) -> Self {
+        self.listen = Some(url.into());
+        self
+    }
+
+    /// Sets the timeout of one command. Defaults to 1 s, from 1 ms to 10 min.
+    ///
+    /// After it, the result is unknown. The server refuses an attempt that reaches it later.
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.response_timeout = timeout;
+        self
+    }
+
+    /// Makes grants return before they are on disk, as releases and renewals always do.
+    ///
+    /// A crash of the server then loses the grants of its last 0.6 s. The fence still holds: a fenced transaction that
+    /// commits to disk takes its grant along.
+    pub fn relaxed(mut self) -> Self {
+        self.durable = false;
+        self
+    }
+
+    /// Sets whether [`connect`](Self::connect) creates the schema if it is missing or old. Defaults to `true`.
+    ///
+    /// With `false`, `connect` fails, and the cause of its error contains the SQL.
+    pub fn migrate(mut self, migrates: bool) -> Self {
+        self.migrates = migrates;
+        self
+    }
+
+    /// Opens the connections, creates the schema if necessary, and acquires and releases a key of its own.
+    ///
+    /// # Errors
+    ///
+    /// - [`ConnectError::Config`]: the URL is invalid, or a setting is out of its bounds.
+    /// - [`ConnectError::Unreachable`]: no connection opened within the connect timeout, or no reply
+    ///   arrived within the [response timeout](Self::response_timeout).
+    /// - [`ConnectError::Refused`]: the password is wrong, a right or the schema is missing, or a certificate is not
+    ///   trusted.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the opened connections are closed. A key of the trial may remain for 1 s.
+    pub async fn connect(self) -> Result<PostgresBackend, ConnectError> {
+        let timeout = self.response_timeout;
+        if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
+            let problem = format!("{timeout:?} is not within {MIN_TIMEOUT:?} to {MAX_TIMEOUT:?}");
+            return Err(ConfigError::new("response_timeout", problem).into());
+        }
+        let source = self.source?;
+        let listen = self.listen.map(|url| Server::parse("listen", &url));
+        let listen = match (listen.transpose()?, &source) {
+            (None, Source::Url(server)) => Some((**server).clone()),
+            (listen, _) => listen,
+        };
+        let address = source.address();
+        let recovery = Arc::default();
+        let line = |source| Line::new(source, timeout, Arc::clone(&recovery));
+        let (grants, others) = (line(source.clone()), Arc::new(line(source)));
+        let releases = Batch::new(Releases {
+            line: Arc::clone(&others),
+        });
+        let acquires = Batch::new(Acquires {
+            line: grants,
+            durable: self.durable,
+            releases: Arc::clone(&releases),
+        });
+        let inner = Inner {
+            acquires,
+            releases,
+            listener: Listener::new(Arc::clone(&others), listen),
+            line: others,
+            address,
+        };
+        match prepare(&inner, self.migrates).await {
+            Ok(()) => Ok(PostgresBackend::new(inner)),
+            Err(error) => {
+                let (address, source) = (inner.address, Arc::new(error.clone()));
+                Err(match error.kind() {
+                    BackendErrorKind::Unavailable => ConnectError::Unreachable { address, source },
+                    _ => ConnectError::Refused { address, source },
+                })
+            }
+        }
+    }
+}
+
+/// Checks the schema, and tries a grant and its release. So each connection has compiled the functions before the first
+/// lock: a session that compiles them in the mutex of a key would delay others.
+async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
+    let session = inner.line.session().await?;
+    let version = match session.try_query(READ_VERSION).await {
+        Ok(rows) => rows.first().and_then(|row| row.try_get(0).ok()),
+        Err(error) if lacks_schema(&error) => None,
+        Err(error) => return Err(of_command(error)),
+    };
+    if version.is_none_or(|version: i32| version < VERSION) {
+        if !migrates {
+            let kind = BackendErrorKind::Misconfigured;
+            return Err(BackendError::refused(kind, Cause::NoSchema));
+        }
+        migrate(&session).await.map_err(of_command)?;
+    }
+    // No lock depends on the trial, so a busy server has more time for it than for a command.
+    let deadline = Instant::now() + TRIAL;
+    let (key, lease) = (format!("tower-lock:{}", Uuid::new_v4()), "trial");
+    let grants = inner.acquires.command.line.session().await?;
+    let not_after = grants.clock_at(deadline);
+    let durable = inner.acquires.command.durable;
+    let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        (&key, Type::TEXT),
+        (&lease, Type::TEXT),
+        (&not_after, Type::FLOAT8),
+        (&durable, Type::BOOL),
+    ];
+    grants.query(TRY, &parameters, deadline).await?;
+    let session = inner.line.session().await?;
+    session.query(END, &parameters[..2], deadline).await?;
+    Ok(())
+}
+
+/// Creates the schema, unless another process has done so since the caller looked. A repeat would make all sessions
+/// compile the functions again.
+async fn migrate(session: &Session) -> Result<(), tokio_postgres::Error> {
+    session.run(LOCK).await?;
+    let exists = session.try_query(EXISTS).await?;
+    if exists.first().is_some_and(|row| row.get(0)) {
+        let rows = session.try_query(READ_VERSION).await?;
+        let version = rows.first().and_then(|row| row.try_get(0).ok());
+        if version.is_some_and(|version: i32| version >= VERSION) {
+            return session.run("COMMIT").await;
+        }
+    }
+    session.run(MIGRATION).await
+}
+
+impl fmt::Debug for PostgresBackendBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // URLs and pools contain passwords.
+        f.debug_struct("PostgresBackendBuilder")
+            .field("response_timeout", &self.response_timeout)
+            .field("durable", &self.durable)
+            .field("migrates", &self.migrates)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,315 @@
+//! The statements and their rows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, ToSql, Type};
+use uuid::Uuid;
+
+use super::batch::{Batch, Command};
+use super::error::{Cause, is_late};
+use super::line::Line;
+use crate::LockKey;
+use crate::backend::{
+    AcquireRequest, Acquired, BackendError, Downgraded, Holder, KeepRequest, Mode, Release,
+    Released, ReleasedOrKept, Renewal, Renewed,
+};
+use crate::task::Background;
+
+const ACQUIRE: &str =
+    "SELECT extract(epoch FROM clock_timestamp())::float8, i.n, c.counter, c.ttl_ms
+    FROM unnest($1, $2, $3, $4) WITH ORDINALITY i(key, lease, mode, ttl, n),
+    LATERAL tower_lock.acquire(i.key, i.lease, i.mode, i.ttl, $5, $6, $7) c";
+const RELEASE: &str = "SELECT i.n, tower_lock.release(i.key, i.lease, $3)
+    FROM unnest($1, $2) WITH ORDINALITY i(key, lease, n)";
+const RENEW: &str = "SELECT tower_lock.renew($1, $2, $3, $4)";
+const RELEASE_OR_KEEP: &str =
+    "SELECT kept, watchers FROM tower_lock.release_or_keep($1, $2, $3, $4, $5)";
+const DOWNGRADE: &str = "SELECT tower_lock.downgrade($1, $2, $3)";
+const INSPECT: &str = "SELECT lease, (extract(epoch FROM until - clock_timestamp()) * 1000)::int8, mode,
+    count(*) OVER () FROM tower_lock.lease WHERE key = $1 AND until > clock_timestamp() ORDER BY until DESC LIMIT 1";
+const REFRESH: &str = "UPDATE tower_lock.watcher SET seen = clock_timestamp() WHERE channel = $1";
+const FORCE_RELEASE: &str = "SELECT tower_lock.release($1, $2, true)";
+
+fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, BackendError> {
+    let unexpected = |_| BackendError::unknown(Cause::Unexpected);
+    row.try_get(index).map_err(unexpected)
+}
+
+fn only(rows: &[Row]) -> Result<&Row, BackendError> {
+    rows.first()
+        .ok_or_else(|| BackendError::unknown(Cause::Unexpected))
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 1_000_000)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "x",
+        _ => "s",
+    }
+}
+
+/// Stores the outcome of the item with this ordinal.
+fn store<T>(outcomes: &mut [Option<T>], ordinal: i64, outcome: Option<T>) {
+    let index = usize::try_from(ordinal - 1).unwrap_or(usize::MAX);
+    if let Some(known) = outcomes.get_mut(index) {
+        *known = outcome;
+    }
+}
+
+/// Grants of one connection.
+pub(super) struct Acquires {
+    pub(super) line: Line,
+    /// Whether a grant waits for the disk.
+    pub(super) durable: bool,
+    pub(super) releases: Arc<Batch<Releases>>,
+}
+
+impl Command for Acquires {
+    type Item = AcquireRequest;
+    type Outcome = Acquired;
+
+    fn key(request: &AcquireRequest) -> &LockKey {
+        &request.key
+    }
+
+    async fn send(
+        &self,
+        requests: &[&AcquireRequest],
+        may_wait: bool,
+    ) -> Result<Vec<Option<Acquired>>, BackendError> {
+        let keys: Vec<_> = requests.iter().map(|it| it.key.as_str()).collect();
+        let leases: Vec<_> = requests.iter().map(|it| it.lease.to_string()).collect();
+        let modes: Vec<_> = requests.iter().map(|it| mode_name(it.mode)).collect();
+        let ttls: Vec<_> = requests.iter().map(|it| millis(it.ttl)).collect();
+        let attempt = async || {
+            let session = self.line.session().await?;
+            session.refresh_clock(self.line.response_timeout).await?;
+            let deadline = Instant::now() + self.line.response_timeout;
+            // The server refuses the attempt after this time.
+            let not_after = session.clock_at(deadline);
+            let parameters: [(&(dyn ToSql + Sync), Type); 7] = [
+                (&keys, Type::TEXT_ARRAY),
+                (&leases, Type::TEXT_ARRAY),
+                (&modes, Type::TEXT_ARRAY),
+                (&ttls, Type::INT8_ARRAY),
+                (&not_after, Type::FLOAT8),
+                (&self.durable, Type::BOOL),
+                (&may_wait, Type::BOOL),
+            ];
+            let rows = session.query(ACQUIRE, &parameters, deadline).await;
+            if let Err(error) = &rows
+                && error.may_have_taken_effect()
+            {
+                // The release of these leases must not overtake the command, which may still be in flight.
+                sleep_until(deadline).await;
+            }
+            let rows = rows?;
+            session.set_clock(&rows)?;
+            Ok(rows)
+        };
+        let rows = match attempt().await {
+            // The clock of the server has stepped, or this machine was suspended. Another connection reads it again.
+            Err(error) if is_late(&error) => attempt().await?,
+            rows => rows?,
+        };
+        let mut outcomes = vec![None; requests.len()];
+        for row in &rows {
+            let outcome = match (column(row, 2)?, column(row, 3)?) {
+                (Some(counter), _) => Some(Acquired::granted(unsigned(counter))),
+                (None, Some(ttl)) => Some(Acquired::busy(Duration::from_millis(unsigned(ttl)))),
+                (None, None) => None,
+            };
+            store(&mut outcomes, column(row, 1)?, outcome);
+        }
+        Ok(outcomes)
+    }
+
+    fn undo(&self, request: AcquireRequest, outcome: Result<Acquired, BackendError>) {
+        let may_hold = match outcome {
+            Ok(acquired) => matches!(acquired, Acquired::Granted { .. }),
+            Err(error) => error.may_have_taken_effect(),
+        };
+        if may_hold {
+            // If it fails, the lease expires.
+            let release = self.releases.call(Release::new(request.key, request.lease));
+            Background.spawn(async move { drop(release.await) });
+        }
+    }
+}
+
+/// Releases, on the connection of all commands but grants.
+pub(super) struct Releases {
+    pub(super) line: Arc<Line>,
+}
+
+impl Command for Releases {
+    type Item = Release;
+    type Outcome = Released;
+
+    fn key(release: &Release) -> &LockKey {
+        &release.key
+    }
+
+    async fn send(
+        &self,
+        releases: &[&Release],
+        may_wait: bool,
+    ) -> Result<Vec<Option<Released>>, BackendError> {
+        let keys: Vec<_> = releases.iter().map(|it| it.key.as_str()).collect();
+        let leases: Vec<_> = releases.iter().map(|it| it.lease.to_string()).collect();
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&keys, Type::TEXT_ARRAY),
+            (&leases, Type::TEXT_ARRAY),
+            (&may_wait, Type::BOOL),
+        ];
+        let mut outcomes = vec![None; releases.len()];
+        for row in &self.line.query(RELEASE, &parameters).await? {
+            let released = column::<Option<bool>>(row, 1)?.map(|was_held| match was_held {
+                true => Released::Released,
+                false => Released::NotHeld,
+            });
+            store(&mut outcomes, column(row, 0)?, released);
+        }
+        Ok(outcomes)
+    }
+
+    fn undo(&self, _: Release, _: Result<Released, BackendError>) {}
+}
+
+/// The commands that are no part of a batch.
+impl Line {
+    pub(super) async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+        let keys: Vec<_> = renewals.iter().map(|it| it.key.as_str()).collect();
+        let leases: Vec<_> = renewals.iter().map(|it| it.lease.to_string()).collect();
+        let modes: Vec<_> = renewals.iter().map(|it| mode_name(it.mode)).collect();
+        let ttls: Vec<_> = renewals.iter().map(|it| millis(it.ttl)).collect();
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&keys, Type::TEXT_ARRAY),
+            (&leases, Type::TEXT_ARRAY),
+            (&modes, Type::TEXT_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
+        ];
+        let mut outcomes = vec![None; renewals.len()];
+        for row in &self.query(RENEW, &parameters).await? {
+            store(&mut outcomes, column(row, 0)?, Some(Renewed::Renewed));
+        }
+        let outcomes = outcomes.into_iter();
+        Ok(outcomes.map(|it| it.unwrap_or(Renewed::NotHeld)).collect())
+    }
+
+    pub(super) async fn release_or_keep(
+        &self,
+        request: &KeepRequest,
+    ) -> Result<ReleasedOrKept, BackendError> {
+        let (lease, manager) = (
+            request.lease.to_string(),
+            request.lease.manager().to_string(),
+        );
+        let counters = i32::try_from(request.counters).unwrap_or(1);
+        let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&request.key.as_str(), Type::TEXT),
+            (&lease, Type::TEXT),
+            (&manager, Type::TEXT),
+            (&millis(request.ttl), Type::INT8),
+            (&counters, Type::INT4),
+        ];
+        let rows = self.query(RELEASE_OR_KEEP, &parameters).await?;
+        let row = only(&rows)?;
+        Ok(
+            match (
+                column::<Option<i64>>(row, 0)?,
+                column::<Option<i32>>(row, 1)?,
+            ) {
+                (Some(last), _) => ReleasedOrKept::kept(unsigned(last - i64::from(counters) + 1)),
+                (None, Some(watchers)) => {
+                    ReleasedOrKept::released(u32::try_from(watchers).unwrap_or(u32::MAX))
+                }
+                (None, None) => ReleasedOrKept::NotHeld,
+            },
+        )
+    }
+
+    pub(super) async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
+        let id = lease.lease.to_string();
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&lease.key.as_str(), Type::TEXT),
+            (&id, Type::TEXT),
+            (&millis(lease.ttl), Type::INT8),
+        ];
+        let rows = self.query(DOWNGRADE, &parameters).await?;
+        let counter: Option<i64> = column(only(&rows)?, 0)?;
+        Ok(counter.map_or(Downgraded::NotHeld, |it| Downgraded::shared(unsigned(it))))
+    }
+
+    pub(super) async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
+        let rows = self.query(INSPECT, &[(&key.as_str(), Type::TEXT)]).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let ttl = Duration::from_millis(unsigned(column(row, 1)?));
+        let holder = Holder::new(column(row, 0)?, ttl, 1);
+        let leases = u32::try_from(column::<i64>(row, 3)?).unwrap_or(u32::MAX);
+        Ok(Some(match column::<&str>(row, 2)? {
+            "s" => holder.with_shared(leases),
+            _ => holder,
+        }))
+    }
+
+    /// Releases a lease, or all leases of the key. Returns whether one held it.
+    pub(super) async fn force_release(
+        &self,
+        key: &LockKey,
+        holder: Option<&str>,
+    ) -> Result<bool, BackendError> {
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&key.as_str(), Type::TEXT), (&holder, Type::TEXT)];
+        let rows = self.query(FORCE_RELEASE, &parameters).await?;
+        column(only(&rows)?, 0)
+    }
+
+    /// Registers or removes a manager that waits for a key.
+    pub(super) async fn set_watch(
+        &self,
+        watches: bool,
+        key: &str,
+        manager: Uuid,
+        channel: &str,
+    ) -> Result<(), BackendError> {
+        let statement = match watches {
+            true => "SELECT tower_lock.watch($1, $2, $3)",
+            false => "SELECT tower_lock.unwatch($1, $2, $3)",
+        };
+        let manager = manager.to_string();
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&key, Type::TEXT),
+            (&manager, Type::TEXT),
+            (&channel, Type::TEXT),
+        ];
+        self.query(statement, &parameters).await.map(drop)
+    }
+
+    /// Refreshes the rows of the managers of a channel.
+    pub(super) async fn refresh_watches(&self, channel: &str) -> Result<(), BackendError> {
+        self.query(REFRESH, &[(&channel, Type::TEXT)])
+            .await
+            .map(drop)
+    }
+
+    pub(super) async fn notify(&self, channel: &str, text: &str) -> Result<(), BackendError> {
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&channel, Type::TEXT), (&text, Type::TEXT)];
+        self.query("SELECT pg_notify($1, $2)", &parameters)
+            .await
+            .map(drop)
+    }
+}

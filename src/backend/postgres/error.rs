@@ -1,0 +1,94 @@
+//! What an error of the client means for a command.
+
+use std::error::Error as _;
+
+use tokio_postgres::error::{DbError, Error, Severity, SqlState};
+
+use super::schema::MIGRATION;
+use crate::backend::{BackendError, BackendErrorKind};
+
+/// The cause of an error, without the details that can contain a key.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Cause {
+    #[error("error {code} of the server: {message}")]
+    Server { code: String, message: String },
+    #[error("connection to the server failed")]
+    Connection(#[source] Error),
+    #[error("pool returned no connection")]
+    Pool(#[source] deadpool_postgres::PoolError),
+    #[error("no connection within the connect timeout")]
+    NoConnection,
+    #[error("no reply within the response timeout")]
+    NoReply,
+    #[error("no thread for the connection")]
+    NoThread,
+    #[error("unexpected reply from the server")]
+    Unexpected,
+    #[error("schema `tower_lock` is missing or old; this SQL creates it:\n{MIGRATION}")]
+    NoSchema,
+}
+
+/// Errors of the class "syntax error or access rule violation" and others that a repeat does not change.
+const PERMANENT: [&str; 7] = ["22", "28", "2F", "3D", "3F", "42", "TL"];
+
+/// The code of an attempt that reached the server after its deadline.
+const LATE: &str = "TL002";
+
+fn server(error: &Error) -> Option<(Cause, BackendErrorKind)> {
+    let error = error.as_db_error()?;
+    let code = error.code().code();
+    let is_permanent = code != LATE && PERMANENT.contains(&code.get(..2).unwrap_or_default());
+    let cause = Cause::Server {
+        code: code.to_owned(),
+        message: error.message().to_owned(),
+    };
+    let kind = match is_permanent {
+        true => BackendErrorKind::Misconfigured,
+        false => BackendErrorKind::Unavailable,
+    };
+    Some((cause, kind))
+}
+
+/// Returns the error of a command that was sent.
+///
+/// The server rolls back the transaction of a command with an error. One that ends the session can follow the commit.
+pub(super) fn of_command(error: Error) -> BackendError {
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    let ended = matches!(severity, Some(Severity::Fatal | Severity::Panic));
+    match server(&error) {
+        Some((cause, _)) if ended => BackendError::unknown(cause),
+        Some((cause, kind)) => BackendError::refused(kind, cause),
+        None => BackendError::unknown(Cause::Connection(error)),
+    }
+}
+
+/// Returns the error of a connection that was not opened.
+pub(super) fn of_connect(error: Error) -> BackendError {
+    if let Some((cause, kind)) = server(&error) {
+        return BackendError::refused(kind, cause);
+    }
+    // The client discloses the kind of the error only in its text.
+    let text = error.to_string();
+    let is_permanent = text.contains("TLS") || text.contains("configuration");
+    let kind = match is_permanent {
+        true => BackendErrorKind::Misconfigured,
+        false => BackendErrorKind::Unavailable,
+    };
+    BackendError::refused(kind, Cause::Connection(error))
+}
+
+/// Returns `true` if the schema of locks, or a part of it, does not exist.
+pub(super) fn lacks_schema(error: &Error) -> bool {
+    let missing = [
+        SqlState::INVALID_SCHEMA_NAME,
+        SqlState::UNDEFINED_TABLE,
+        SqlState::UNDEFINED_FUNCTION,
+    ];
+    error.code().is_some_and(|code| missing.contains(code))
+}
+
+/// Returns `true` for an attempt whose deadline the server's clock has passed.
+pub(super) fn is_late(error: &BackendError) -> bool {
+    let cause = error.source().and_then(|it| it.downcast_ref());
+    matches!(cause, Some(Cause::Server { code, .. }) if code == LATE)
+}

@@ -1,0 +1,200 @@
+//! One shared connection, which is replaced when it ends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::error::{Cause, is_late, of_command};
+use super::source::{Connected, Source};
+use crate::backend::BackendError;
+use crate::backend::recovery::Recovery;
+use crate::task::timeout_at;
+
+/// How long a failed dial rejects further commands.
+const BACKOFF: Duration = Duration::from_millis(50);
+
+/// The age at which a reading of the server's clock is old.
+const DRIFTED: Duration = Duration::from_secs(60);
+
+/// The first statement of a connection. Returns the server's clock in seconds.
+const PREPARE: &str = "SELECT extract(epoch FROM clock_timestamp())::float8,
+    CASE WHEN current_setting('default_transaction_isolation') <> 'read committed'
+    THEN set_config('default_transaction_isolation', 'read committed', false) END";
+
+pub(super) type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
+
+/// A connection that commands share. PostgreSQL runs them in the order in which they are sent.
+pub(super) struct Line {
+    pub(super) source: Source,
+    pub(super) response_timeout: Duration,
+    pub(super) recovery: Arc<Recovery>,
+    state: tokio::sync::Mutex<LineState>,
+}
+
+#[derive(Default)]
+struct LineState {
+    session: Option<Arc<Session>>,
+    failed: Option<(Instant, BackendError)>,
+    /// Whether the next connection follows one that ended, or a failure.
+    is_recovery: bool,
+}
+
+pub(super) struct Session {
+    client: Connected,
+    /// The server's clock in seconds, and when it was received.
+    clock: Mutex<(f64, Instant)>,
+    is_broken: AtomicBool,
+}
+
+impl Line {
+    pub(super) fn new(source: Source, response_timeout: Duration, recovery: Arc<Recovery>) -> Self {
+        Self {
+            source,
+            response_timeout,
+            recovery,
+            state: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Returns the connection, which it opens if there is none.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, BackendError> {
+        let called = Instant::now();
+        let mut state = self.state.lock().await;
+        if let Some(session) = &state.session {
+            if session.is_usable() {
+                return Ok(Arc::clone(session));
+            }
+            state.session = None;
+            state.is_recovery = true;
+            self.recovery.ended();
+        }
+        // One dial for all commands that arrived before its end.
+        if let Some((at, error)) = &state.failed
+            && (*at >= called || at.elapsed() < BACKOFF)
+        {
+            return Err(error.clone());
+        }
+        match self.open().await {
+            Ok(session) => {
+                let session = Arc::new(session);
+                state.session = Some(Arc::clone(&session));
+                state.failed = None;
+                if std::mem::replace(&mut state.is_recovery, false) {
+                    self.recovery.report();
+                }
+                Ok(session)
+            }
+            Err(error) => {
+                state.failed = Some((Instant::now(), error.clone()));
+                state.is_recovery = true;
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Session, BackendError> {
+        let client = self.source.open().await?;
+        let session = Session {
+            client,
+            clock: Mutex::new((0.0, Instant::now())),
+            is_broken: AtomicBool::new(false),
+        };
+        let deadline = Instant::now() + self.response_timeout;
+        let rows = session.query(PREPARE, &[], deadline).await?;
+        session.set_clock(&rows)?;
+        Ok(session)
+    }
+
+    /// Sends a command and returns its rows.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the command may take effect.
+    pub(super) async fn query(
+        &self,
+        statement: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, BackendError> {
+        let session = self.session().await?;
+        let deadline = Instant::now() + self.response_timeout;
+        session.query(statement, parameters, deadline).await
+    }
+}
+
+impl Session {
+    fn is_usable(&self) -> bool {
+        !self.is_broken.load(Ordering::Relaxed) && !self.client.is_closed()
+    }
+
+    pub(super) async fn query(
+        &self,
+        statement: &str,
+        parameters: Parameters<'_>,
+        deadline: Instant,
+    ) -> Result<Vec<Row>, BackendError> {
+        // No statement has a name: a proxy may send the next one to another session.
+        let reply = self.client.query_typed(statement, parameters);
+        match timeout_at(deadline, reply).await {
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) => {
+                let is_closed = error.is_closed();
+                let error = of_command(error);
+                if is_closed || is_late(&error) {
+                    self.retire();
+                }
+                Err(error)
+            }
+            Err(_) => {
+                self.retire();
+                Err(BackendError::unknown(Cause::NoReply))
+            }
+        }
+    }
+
+    /// Reads the server's clock again if it may have drifted since the last command.
+    pub(super) async fn refresh_clock(&self, limit: Duration) -> Result<(), BackendError> {
+        let (_, received) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        if received.elapsed() < DRIFTED {
+            return Ok(());
+        }
+        let rows = self.query(PREPARE, &[], Instant::now() + limit).await?;
+        self.set_clock(&rows)
+    }
+
+    /// Sends a script of statements.
+    pub(super) async fn run(&self, script: &str) -> Result<(), tokio_postgres::Error> {
+        self.client.batch_execute(script).await
+    }
+
+    /// Sends a statement whose error its caller examines.
+    pub(super) async fn try_query(
+        &self,
+        statement: &str,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.client.query_typed(statement, &[]).await
+    }
+
+    /// Makes the next command open another connection.
+    fn retire(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    /// Records the server's clock, the first column of the first row, which has just been received.
+    pub(super) fn set_clock(&self, rows: &[Row]) -> Result<(), BackendError> {
+        let received = Instant::now();
+        let clock = rows.first().and_then(|row| row.try_get(0).ok());
+        let clock = clock.ok_or_else(|| BackendError::unknown(Cause::Unexpected))?;
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = (clock, received);
+        Ok(())
+    }
+
+    /// Returns the server's clock at `time` or slightly before it, in seconds.
+    pub(super) fn clock_at(&self, time: Instant) -> f64 {
+        let (clock, received) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        clock + time.saturating_duration_since(received).as_secs_f64()
+    }
+}

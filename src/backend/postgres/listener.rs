@@ -1,0 +1,371 @@
+//! One task per process that receives the notifications of releases.
+//!
+//! Some proxies accept LISTEN and deliver nothing. So the task sends itself a notification after LISTEN and every 30 s.
+//! Without an echo, it polls: it notifies all waiters of this process at short intervals.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::batch::MAX_BATCH;
+use super::error::of_connect;
+use super::line::Line;
+use super::source::{Server, in_background};
+use super::watchers::Watchers;
+use crate::LockKey;
+use crate::backend::{BackendError, Hints};
+use crate::jitter::jittered;
+use crate::task::Background;
+
+/// The interval at which waiters attempt without notifications.
+const POLL: Duration = Duration::from_millis(100);
+/// The interval at which the waiters that ended are removed.
+const PRUNE: Duration = Duration::from_millis(500);
+/// The interval at which the rows of the waiters are refreshed. They count for 30 s.
+const REFRESH: Duration = Duration::from_secs(10);
+const SWEEP: Duration = Duration::from_secs(60);
+/// The interval of the self-test, and of the next LISTEN after one that delivered nothing.
+const PROBE: Duration = Duration::from_secs(30);
+/// The longest time until the echo of a self-test.
+const ECHO: Duration = Duration::from_secs(1);
+/// The pause after a connection that failed.
+const RECONNECT: Duration = Duration::from_millis(500);
+/// The text of the self-test.
+const PROBE_TEXT: &str = "p";
+
+/// The waiters of a backend, and the task that notifies them. The task ends with the backend.
+pub(super) struct Listener {
+    watchers: Arc<Mutex<Watchers>>,
+    asks: mpsc::UnboundedSender<Ask>,
+    /// The task, before the first waiter.
+    task: Mutex<Option<Task>>,
+}
+
+/// A manager that waits for a key, or that ended to.
+struct Ask {
+    watches: bool,
+    key: String,
+    manager: Uuid,
+}
+
+type Dial = BoxFuture<'static, Result<Link, BackendError>>;
+/// Returns what has to be repeated.
+type Work = BoxFuture<'static, Vec<Ask>>;
+
+struct Link {
+    /// The connection closes when it is dropped.
+    _client: Client,
+    messages: mpsc::UnboundedReceiver<String>,
+    /// When the echo must have arrived, until it has.
+    echo_by: Option<Instant>,
+    /// Whether one has arrived.
+    delivers: bool,
+    next_probe: Instant,
+}
+
+impl Listener {
+    pub(super) fn new(line: Arc<Line>, server: Option<Server>) -> Self {
+        let (asks, receiver) = mpsc::unbounded_channel();
+        let watchers = Arc::default();
+        let task = Task {
+            watchers: Arc::clone(&watchers),
+            asks: receiver,
+            queue: VecDeque::new(),
+            channel: format!("tower_lock_{}", Uuid::new_v4().simple()),
+            line,
+            server,
+            is_recovery: false,
+        };
+        Self {
+            watchers,
+            asks,
+            task: Mutex::new(Some(task)),
+        }
+    }
+
+    /// Starts the task, unless it runs.
+    pub(super) fn start(&self) {
+        let task = self
+            .task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(task) = task {
+            Background.spawn(task.run());
+        }
+    }
+
+    pub(super) fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
+        let (sender, hints) = Hints::channel();
+        let ask = Ask {
+            watches: true,
+            key: key.as_str().to_owned(),
+            manager,
+        };
+        lock(&self.watchers).add(&ask.key, manager, sender);
+        // Without the task, the waiter polls.
+        drop(self.asks.send(ask));
+        self.start();
+        hints
+    }
+}
+
+fn lock(watchers: &Mutex<Watchers>) -> MutexGuard<'_, Watchers> {
+    watchers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Task {
+    watchers: Arc<Mutex<Watchers>>,
+    asks: mpsc::UnboundedReceiver<Ask>,
+    /// The rows to write, in order.
+    queue: VecDeque<Ask>,
+    channel: String,
+    line: Arc<Line>,
+    /// The server to listen at, or `None` if it is unknown.
+    server: Option<Server>,
+    /// Whether the next connection follows one that ended.
+    is_recovery: bool,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut link: Option<Link> = None;
+        let mut dial: Option<Dial> = self.dial();
+        let mut redial_at: Option<Instant> = None;
+        let mut work: Option<Work> = None;
+        let mut refresh_at = Instant::now() + REFRESH;
+        let mut sweep_at = Instant::now() + SWEEP;
+        let mut tick_at = Instant::now() + PRUNE;
+        loop {
+            if work.is_none() {
+                work = self.next_work(link.is_some() || dial.is_none());
+            }
+            let probe_at = link.as_ref().map(Link::due);
+            tokio::select! {
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => {
+                        self.queue.push_back(ask);
+                        tick_at = tick_at.min(Instant::now() + PRUNE);
+                    }
+                    None => return,
+                },
+                message = next_message(&mut link) => match message {
+                    Some(text) if text == PROBE_TEXT => {
+                        if let Some(link) = &mut link {
+                            link.echoed();
+                        }
+                    }
+                    Some(text) => if let Some(key) = text.strip_prefix("r ") {
+                        lock(&self.watchers).released(key);
+                    },
+                    None => {
+                        link = None;
+                        self.is_recovery = true;
+                        self.line.recovery.ended();
+                        redial_at = Some(Instant::now());
+                    }
+                },
+                opened = optional(&mut dial) => {
+                    dial = None;
+                    match opened {
+                        Ok(opened) => {
+                            link = Some(opened);
+                            self.connected();
+                        }
+                        Err(_) => redial_at = Some(Instant::now() + RECONNECT),
+                    }
+                },
+                failed = optional(&mut work) => {
+                    work = None;
+                    self.queue.extend(failed);
+                }
+                () = at(redial_at) => {
+                    redial_at = None;
+                    dial = self.dial();
+                },
+                () = at(probe_at) => if let Some(known) = &mut link {
+                    if known.echo_by.is_some() {
+                        // It delivers nothing.
+                        silent();
+                        link = None;
+                        redial_at = Some(Instant::now() + PROBE);
+                    } else {
+                        known.probe(&self.line, &self.channel);
+                    }
+                },
+                () = sleep_until(tick_at) => {
+                    let listens = link.as_ref().is_some_and(|it| it.delivers);
+                    tick_at = Instant::now() + self.tick(listens);
+                },
+                () = sleep_until(refresh_at) => {
+                    refresh_at = Instant::now() + REFRESH;
+                    self.refresh();
+                },
+                () = sleep_until(sweep_at) => {
+                    sweep_at = Instant::now() + jittered(SWEEP);
+                    let line = Arc::clone(&self.line);
+                    Background.spawn(async move {
+                        drop(line.query("SELECT tower_lock.sweep()", &[]).await);
+                    });
+                },
+            }
+        }
+    }
+
+    fn dial(&self) -> Option<Dial> {
+        let server = self.server.clone()?;
+        let channel = self.channel.clone();
+        let limit = server.connect_limit();
+        Some(Box::pin(in_background(limit, async move {
+            let (client, messages) = server.listen().await.map_err(of_connect)?;
+            let listen = format!("LISTEN {channel}");
+            client.batch_execute(&listen).await.map_err(of_connect)?;
+            Ok(Link {
+                _client: client,
+                messages,
+                echo_by: None,
+                delivers: false,
+                next_probe: Instant::now(),
+            })
+        })))
+    }
+
+    /// Registers all waiters again: the server may have lost the rows, and notifications may be lost.
+    fn connected(&mut self) {
+        if std::mem::replace(&mut self.is_recovery, false) {
+            self.line.recovery.report();
+        }
+        self.register_all();
+    }
+
+    fn register_all(&mut self) {
+        self.queue.retain(|ask| !ask.watches);
+        let all = lock(&self.watchers).all();
+        let asks = all.into_iter().map(|(key, manager)| Ask {
+            watches: true,
+            key,
+            manager,
+        });
+        self.queue.extend(asks);
+    }
+
+    /// Returns the next commands for rows, which are sent together. `ready`: LISTEN is in effect, or will not be.
+    fn next_work(&mut self, ready: bool) -> Option<Work> {
+        let watches = self.queue.front()?.watches;
+        if watches && !ready {
+            return None;
+        }
+        let same = self.queue.iter().take_while(|it| it.watches == watches);
+        let count = same.count().min(MAX_BATCH);
+        let asks: Vec<_> = self.queue.drain(..count).collect();
+        let (line, channel) = (Arc::clone(&self.line), self.channel.clone());
+        let watchers = Arc::clone(&self.watchers);
+        Some(Box::pin(async move {
+            let commands = asks.into_iter().map(async |ask| {
+                // The waiter may be back.
+                if lock(&watchers).has(&ask.key, ask.manager) != watches {
+                    return None;
+                }
+                let set = line.set_watch(watches, &ask.key, ask.manager, &channel);
+                let is_set = set.await.is_ok();
+                if watches && is_set {
+                    lock(&watchers).registered(&ask.key, ask.manager);
+                }
+                // A row that stays without its waiter counts until the end of this process.
+                (!is_set).then_some(ask)
+            });
+            let failed: Vec<_> = join_all(commands).await.into_iter().flatten().collect();
+            if !failed.is_empty() {
+                sleep(RECONNECT).await;
+            }
+            failed
+        }))
+    }
+
+    /// Removes the waiters that ended. Returns the time until the next call.
+    fn tick(&mut self, listens: bool) -> Duration {
+        let mut watchers = lock(&self.watchers);
+        let ended = watchers.prune();
+        let asks = ended.into_iter().map(|(key, manager)| Ask {
+            watches: false,
+            key,
+            manager,
+        });
+        self.queue.extend(asks);
+        if watchers.is_empty() {
+            return REFRESH;
+        }
+        if !listens {
+            watchers.hint_all();
+            return POLL;
+        }
+        PRUNE
+    }
+
+    /// Refreshes the rows of the waiters. Without a connection that ends with the server, they may be lost.
+    fn refresh(&mut self) {
+        if self.server.is_none() {
+            return self.register_all();
+        }
+        if !lock(&self.watchers).is_empty() {
+            let (line, channel) = (Arc::clone(&self.line), self.channel.clone());
+            Background.spawn(async move { drop(line.refresh_watches(&channel).await) });
+        }
+    }
+}
+
+impl Link {
+    /// Begins a self-test. The notification takes the way of those of releases.
+    fn probe(&mut self, line: &Arc<Line>, channel: &str) {
+        let now = Instant::now();
+        self.echo_by = Some(now + ECHO);
+        self.next_probe = now + PROBE;
+        let (line, channel) = (Arc::clone(line), channel.to_owned());
+        Background.spawn(async move { drop(line.notify(&channel, PROBE_TEXT).await) });
+    }
+
+    fn echoed(&mut self) {
+        self.echo_by = None;
+        self.delivers = true;
+    }
+
+    /// Returns when the echo is late, or the next self-test is due.
+    fn due(&self) -> Instant {
+        self.echo_by.unwrap_or(self.next_probe)
+    }
+}
+
+/// Returns the text of the next notification, or `None` at the end of the connection.
+async fn next_message(link: &mut Option<Link>) -> Option<String> {
+    match link {
+        Some(link) => link.messages.recv().await,
+        None => pending().await,
+    }
+}
+
+async fn optional<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}
+
+/// Logs that notifications do not arrive.
+fn silent() {
+    #[cfg(feature = "tracing")]
+    tracing::warn!("LISTEN delivers no notifications, so waiters poll");
+}

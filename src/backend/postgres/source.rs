@@ -1,0 +1,203 @@
+//! Opens connections, from a URL or a pool of the program.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::time::Duration;
+
+use deadpool_postgres::{ClientWrapper, Object, Pool, PoolError};
+use futures_util::stream::{Stream, StreamExt as _, poll_fn};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls};
+
+use super::error::{Cause, of_connect};
+use crate::ConfigError;
+use crate::backend::{BackendError, BackendErrorKind};
+use crate::task::{Background, timeout};
+
+/// The timeout for opening a connection to one host, unless the URL contains another one.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where connections come from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Url(Box<Server>),
+    Pool(Pool),
+}
+
+/// A server, and how to connect to it.
+#[derive(Clone)]
+pub(super) struct Server {
+    config: Config,
+    #[cfg(feature = "postgres-tls")]
+    tls: Option<tokio_postgres_rustls::MakeRustlsConnect>,
+}
+
+/// An open connection, which closes when it is dropped.
+pub(super) enum Connected {
+    Own(Client),
+    /// Taken out of its pool, which has room for another one.
+    Pooled(ClientWrapper),
+}
+
+impl Deref for Connected {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        match self {
+            Self::Own(client) => client,
+            Self::Pooled(client) => client,
+        }
+    }
+}
+
+/// The messages of a connection. Their stream also moves its bytes.
+type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, Error>> + Send>>;
+
+impl Server {
+    /// Parses a URL. Errors contain no part of it.
+    pub(super) fn parse(field: &'static str, url: &str) -> Result<Self, ConfigError> {
+        let invalid = |problem: &str| ConfigError::new(field, problem);
+        let config: Result<Config, _> = url.parse();
+        let mut config = config.map_err(|_| invalid("not a URL of PostgreSQL"))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(invalid("no host"));
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("tower-lock");
+        }
+        if config.get_connect_timeout().is_none_or(Duration::is_zero) {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        let uses_tls = config.get_ssl_mode() == SslMode::Require;
+        if !uses_tls {
+            config.ssl_mode(SslMode::Disable);
+        }
+        #[cfg(not(feature = "postgres-tls"))]
+        if uses_tls {
+            return Err(invalid(
+                "`sslmode=require` needs the feature `postgres-tls`",
+            ));
+        }
+        Ok(Self {
+            config,
+            #[cfg(feature = "postgres-tls")]
+            tls: uses_tls.then(certificates),
+        })
+    }
+
+    /// Returns the timeout of a dial, which tries all hosts.
+    pub(super) fn connect_limit(&self) -> Duration {
+        let timeout = self.config.get_connect_timeout();
+        let hosts = self.config.get_hosts().len().max(1);
+        let hosts = u32::try_from(hosts).unwrap_or(u32::MAX);
+        timeout.map_or(CONNECT_TIMEOUT, |it| it.saturating_mul(hosts))
+    }
+
+    /// Returns host and port, or the path of the socket.
+    pub(super) fn address(&self) -> String {
+        let port = self.config.get_ports().first().copied().unwrap_or(5432);
+        match self.config.get_hosts().first() {
+            Some(Host::Tcp(host)) => format!("{host}:{port}"),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => format!("{}:{port}", path.display()),
+            None => (self.config.get_hostaddrs().first())
+                .map_or(String::new(), |it| format!("{it}:{port}")),
+        }
+    }
+
+    async fn connect(&self) -> Result<(Client, Messages), Error> {
+        #[cfg(feature = "postgres-tls")]
+        if let Some(tls) = &self.tls {
+            let (client, mut connection) = self.config.connect(tls.clone()).await?;
+            let messages = poll_fn(move |cx| connection.poll_message(cx));
+            return Ok((client, Box::pin(messages)));
+        }
+        let (client, mut connection) = self.config.connect(NoTls).await?;
+        let messages = poll_fn(move |cx| connection.poll_message(cx));
+        Ok((client, Box::pin(messages)))
+    }
+
+    /// Opens a connection, which a task drives.
+    async fn open(&self) -> Result<Client, Error> {
+        Ok(self.listen().await?.0)
+    }
+
+    /// Opens a connection, and returns the texts of its notifications. They end with the connection.
+    pub(super) async fn listen(&self) -> Result<(Client, UnboundedReceiver<String>), Error> {
+        let (client, mut messages) = self.connect().await?;
+        let (texts, received) = unbounded_channel();
+        Background.spawn(async move {
+            while let Some(Ok(message)) = messages.next().await {
+                if let AsyncMessage::Notification(it) = message {
+                    // The receiver may be dropped.
+                    drop(texts.send(it.payload().to_owned()));
+                }
+            }
+        });
+        Ok((client, received))
+    }
+}
+
+/// Returns the settings of TLS: the certificate of the server must be from a public authority.
+#[cfg(feature = "postgres-tls")]
+fn certificates() -> tokio_postgres_rustls::MakeRustlsConnect {
+    let roots = rustls::RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
+    // The program may have selected no provider.
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("BUG: the provider supports them")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tokio_postgres_rustls::MakeRustlsConnect::new(config)
+}
+
+impl Source {
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Url(server) => server.address(),
+            Self::Pool(_) => "the pool".to_owned(),
+        }
+    }
+
+    /// Opens a connection, driven by the thread of the crate.
+    pub(super) async fn open(&self) -> Result<Connected, BackendError> {
+        let source = self.clone();
+        let limit = match self {
+            Self::Url(server) => server.connect_limit(),
+            Self::Pool(_) => CONNECT_TIMEOUT,
+        };
+        in_background(limit, async move {
+            match source {
+                Self::Url(server) => server.open().await.map(Connected::Own).map_err(of_connect),
+                Self::Pool(pool) => match pool.get().await {
+                    Ok(client) => Ok(Connected::Pooled(Object::take(client))),
+                    Err(PoolError::Backend(error)) => Err(of_connect(error)),
+                    Err(error) => Err(unavailable(Cause::Pool(error))),
+                },
+            }
+        })
+        .await
+    }
+}
+
+/// Runs a dial on the thread of the crate, so that no runtime of the program has to drive the connection.
+pub(super) async fn in_background<T: Send + 'static>(
+    limit: Duration,
+    dial: impl Future<Output = Result<T, BackendError>> + Send + 'static,
+) -> Result<T, BackendError> {
+    let dial = Background.run(timeout(limit, dial));
+    match dial.await {
+        Some(Ok(opened)) => opened,
+        Some(Err(_)) => Err(unavailable(Cause::NoConnection)),
+        None => Err(unavailable(Cause::NoThread)),
+    }
+}
+
+pub(super) fn unavailable(cause: Cause) -> BackendError {
+    BackendError::refused(BackendErrorKind::Unavailable, cause)
+}

@@ -1,0 +1,118 @@
+//! PostgreSQL: for services whose data is in one, and that have no Redis or want a lock that no failure breaks.
+//!
+//! The feature `postgres` adds the backend:
+//!
+//! ```no_run
+//! # #[cfg(feature = "postgres")]
+//! # async fn example() -> Result<(), tower_lock::ConnectError> {
+//! use tower_lock::LockManager;
+//!
+//! let locks = LockManager::connect("postgres://app:secret@db.example:5432/shop").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It creates a schema `tower_lock` in the database of the URL. With `sslmode=require` in the URL and the feature
+//! `postgres-tls`, connections use TLS, and the certificate must be valid for the host.
+//!
+//! # When to choose it
+//!
+//! | | PostgreSQL | Redis |
+//! |---|---|---|
+//! | the service has already | PostgreSQL | Redis |
+//! | a grant costs | a commit to disk, shared by the grants that arrive together | a script |
+//! | a crash of the server | loses no grant | loses what was not on disk |
+//! | a stale holder | cannot commit, with the [fence](#the-fence) | is rejected if each write compares a [token](super::fencing) |
+//! | waiters of several processes | compete for a released lock | are served in order |
+//! | permits | no | yes |
+//!
+//! While the critical section is one transaction, `SELECT … FOR UPDATE` needs no lock of this crate.
+//!
+//! # The fence
+//!
+//! A process can pause for longer than its lease, and commit after another owner has acquired the lock. A transaction
+//! that begins with the fence of its lock cannot: the statement fails if the lock is lost, and otherwise no other owner
+//! acquires the lock until the transaction ends. Renewals continue. No clock takes part in it.
+//!
+//! [`Held::fence`](crate::Held) returns the statement and its two parameters, for locks of this backend **in the same
+//! database**:
+//!
+//! ```no_run
+//! # #[cfg(feature = "postgres")]
+//! # async fn example(
+//! #     locks: tower_lock::LockManager,
+//! #     mut client: tokio_postgres::Client,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let guard = locks.acquire("account:7").await?;
+//! let (fence, keys, tokens) = guard.fence();
+//! let transaction = client.transaction().await?;
+//! transaction.execute(fence, &[&keys, &tokens]).await?;
+//! transaction.execute("UPDATE account SET cents = cents - 100 WHERE id = 7", &[]).await?;
+//! transaction.commit().await?;
+//! guard.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The statement is plain SQL, so any client can send it:
+//!
+//! | client | statement |
+//! |---|---|
+//! | sqlx | `sqlx::query(fence).bind(keys).bind(tokens).execute(&mut *transaction)` |
+//! | diesel | `sql_query(fence).bind::<Array<Text>, _>(keys).bind::<Array<BigInt>, _>(tokens)` |
+//! | sea-orm | `Statement::from_sql_and_values(Postgres, fence, [keys.into(), tokens.into()])`, with the feature `postgres-array` |
+//! | another one, for one key | `SELECT tower_lock.fence($1, $2)` with the key and its token |
+//!
+//! | code | meaning | what to do |
+//! |---|---|---|
+//! | `TL001` | the lock is lost | roll back, and acquire the lock again or reject the request |
+//! | `40001` | the previous holder is still committing, in REPEATABLE READ or SERIALIZABLE | repeat the transaction |
+//! | `25006` | the transaction is read-only, or the server is a standby | use the primary |
+//!
+//! Rules:
+//!
+//! - It is the **first** statement: what a transaction reads before the fence may be old. In REPEATABLE READ and
+//!   SERIALIZABLE, begin the transaction after the acquire.
+//! - It is outside of savepoints. A rollback to a savepoint ends a fence after it.
+//! - A transaction that is idle for 10 s under a fence ends, unless the session sets
+//!   `idle_in_transaction_session_timeout` itself. So a process that stops in it blocks the key no longer.
+//! - Under a shared lock, fenced transactions run side by side.
+//!
+//! # What a crash loses
+//!
+//! Grants are on disk before the reply. Renewals and releases are not, as a lost one does no harm.
+//!
+//! | | default | `relaxed` |
+//! |---|---|---|
+//! | a crash of the server loses | releases of the last 0.6 s: these locks expire | also grants of the last 0.6 s: another owner can acquire their locks |
+//! | a failover to an asynchronous standby loses | the grants that it had not received | the same |
+//! | a transaction with the fence | commits only under its lock | commits only under its lock |
+//! | fencing tokens | increase | increase, as far as the server's clock does |
+//!
+//! # Rights
+//!
+//! [`connect`](crate::LockManager::connect) creates the schema, for which its user needs `CREATE` on the database. A
+//! service without that right sets `migrate(false)`: the error of `connect` contains the SQL, which is also
+//! `PostgresBackend::MIGRATION`. These are the least rights of a service, and of a role that only writes under the fence:
+//!
+//! ```sql
+//! GRANT USAGE ON SCHEMA tower_lock TO app;
+//! GRANT SELECT ON tower_lock.version TO app;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON tower_lock.lease, tower_lock.watcher TO app;
+//! GRANT SELECT, INSERT ON tower_lock.era TO app;
+//! GRANT USAGE, UPDATE ON tower_lock.counter TO app;
+//! GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tower_lock TO app;
+//!
+//! GRANT USAGE ON SCHEMA tower_lock TO writer;
+//! GRANT EXECUTE ON FUNCTION tower_lock.fence(text[], bigint[]) TO writer;
+//! ```
+//!
+//! # Operation
+//!
+//! - A process has three connections: one for grants, one for other commands, one that listens.
+//! - A transaction that stays open for long anywhere in the cluster keeps old versions of the rows, and busy keys become
+//!   slow. Alert on `now() - xact_start` in `pg_stat_activity`.
+//! - A proxy that delivers no notifications, such as PgBouncer in transaction mode, is detected: waiters then poll every
+//!   100 ms. Set `listen` to the URL of the server itself.
+//! - After a restore of a dump, run `TRUNCATE tower_lock.era`. The next token is then ahead of the clock.
+//! - CockroachDB has no notifications and another `FOR KEY SHARE`. It is not supported.

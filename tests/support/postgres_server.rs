@@ -1,0 +1,195 @@
+//! A PostgreSQL server of the test, on a free port and in a temporary folder. It ends when dropped.
+
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::{Client, NoTls};
+
+use super::patience::PATIENCE;
+use super::process::{Process, free_port, log};
+
+const SUPERUSER: &str = "postgres";
+/// A password costs an unoptimized client a tenth of a second, so the superuser has none.
+const RULES: &str =
+    "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+const NOBODY: u32 = 65534;
+
+/// A running server. Its programs are in the newest folder of Debian's packages, or in the one that the variable
+/// `POSTGRES_BIN` names.
+pub(crate) struct PostgresServer {
+    process: Process,
+    port: u16,
+    dir: TempDir,
+    options: Vec<String>,
+}
+
+fn programs() -> PathBuf {
+    if let Some(folder) = std::env::var_os("POSTGRES_BIN") {
+        return folder.into();
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    let versions = versions.filter_map(|it| it.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let version = versions.max();
+    let version = version.expect("PostgreSQL: install it, or name its folder in POSTGRES_BIN");
+    format!("/usr/lib/postgresql/{version}/bin").into()
+}
+
+/// Returns a command that does not run as root: the server rejects it. The folder is then owned by that user.
+fn command(program: &str, dir: &Path) -> Command {
+    let mut user = std::fs::metadata(dir).expect("a folder").uid();
+    if user == 0 {
+        user = NOBODY;
+        chown(dir, Some(user), None).expect("a folder of the user");
+    }
+    let mut command = Command::new(programs().join(program));
+    command.uid(user).current_dir(dir).stdin(Stdio::null());
+    command
+}
+
+impl PostgresServer {
+    /// Starts with settings, such as `["autovacuum=off"]`.
+    pub(crate) async fn start(settings: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a folder for the server");
+        let created = command("initdb", dir.path())
+            .args(["-D", "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"])
+            .args(["--locale=C", "--no-sync"])
+            .output()
+            .expect("initdb runs");
+        let errors = String::from_utf8_lossy(&created.stderr);
+        assert!(created.status.success(), "{errors}");
+        std::fs::write(dir.path().join("data/pg_hba.conf"), RULES).expect("a file");
+        let port = free_port();
+        let options: Vec<_> = settings.iter().map(|it| (*it).to_owned()).collect();
+        let process = launch(dir.path(), port, &options);
+        let mut server = Self {
+            process,
+            port,
+            dir,
+            options,
+        };
+        server.ready().await;
+        server
+    }
+
+    async fn ready(&mut self) {
+        let start = Instant::now();
+        while self.try_connect("postgres").await.is_none() {
+            // After a kill, the memory of the last server may still be in use.
+            if self.process.has_ended() {
+                self.process = launch(self.dir.path(), self.port, &self.options);
+            }
+            assert!(start.elapsed() < PATIENCE, "{}", log(self.dir.path()));
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Kills the server and starts it again.
+    pub(crate) async fn crash(&mut self) {
+        self.process.kill();
+        self.process = launch(self.dir.path(), self.port, &self.options);
+        self.ready().await;
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url_in("postgres")
+    }
+
+    /// Returns the URL of a database for the superuser.
+    pub(crate) fn url_in(&self, database: &str) -> String {
+        self.url_of(SUPERUSER, "none", database)
+    }
+
+    pub(crate) fn url_of(&self, user: &str, password: &str, database: &str) -> String {
+        format!(
+            "postgres://{user}:{password}@127.0.0.1:{}/{database}",
+            self.port
+        )
+    }
+
+    async fn try_connect(&self, database: &str) -> Option<Client> {
+        let url = self.url_in(database);
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.ok()?;
+        tokio::spawn(async move { drop(connection.await) });
+        Some(client)
+    }
+
+    /// Opens a connection of the superuser.
+    pub(crate) async fn client(&self) -> Client {
+        self.client_of("postgres").await
+    }
+
+    pub(crate) async fn client_of(&self, database: &str) -> Client {
+        self.try_connect(database).await.expect("a connection")
+    }
+
+    /// Runs statements as the superuser.
+    pub(crate) async fn run(&self, script: &str) {
+        self.client()
+            .await
+            .batch_execute(script)
+            .await
+            .expect(script);
+    }
+
+    /// Returns the processes of the server whose last statement contains a text.
+    pub(crate) async fn sessions(&self, text: &str) -> Vec<i32> {
+        let statement = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND strpos(query, $1) > 0";
+        let rows = self
+            .client()
+            .await
+            .query(statement, &[&text])
+            .await
+            .expect("rows");
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+}
+
+fn launch(dir: &Path, port: u16, settings: &[String]) -> Process {
+    let output = std::fs::File::create(dir.join("output")).expect("a file for the output");
+    let mut command = command("postgres", dir);
+    command
+        .args([
+            "-D",
+            "data",
+            "-p",
+            &port.to_string(),
+            "-c",
+            "listen_addresses=127.0.0.1",
+        ])
+        .args([
+            "-c",
+            "shared_buffers=16MB",
+            // No test crashes the machine.
+            "-c",
+            "fsync=off",
+            "-c",
+            "unix_socket_directories=",
+        ]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    command
+        .stdout(output.try_clone().expect("the same file"))
+        .stderr(output);
+    Process::of(command.spawn().expect("the server runs"))
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        // Sessions end with it. A killed server leaves them for a moment.
+        if !self.process.has_ended() {
+            self.process.signal("-QUIT");
+        }
+        let start = Instant::now();
+        while !self.process.has_ended() && start.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
