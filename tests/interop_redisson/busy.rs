@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::java::Java;
-use crate::sides::Sides;
+use crate::sides::{Lent, Sides};
 use crate::table::Latencies;
 
 /// The hold of each client.
@@ -101,7 +100,7 @@ impl Thread {
 
 /// Lets so many threads of each JVM lock and unlock until the window ends, with a pause after each unlock.
 pub(crate) async fn repeat(
-    javas: &mut [Java],
+    javas: &mut [Lent],
     threads: usize,
     name: &str,
     window: Duration,

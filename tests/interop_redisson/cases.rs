@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockKey, RedisBackend};
 
@@ -23,8 +24,9 @@ const WOKEN_WITHIN: [(f64, Duration); 2] = [
 
 /// Reads a counter, and later writes its successor. The count is exact only if no other worker runs
 /// concurrently.
-pub(crate) async fn exclusion(sides: &mut Sides, managers: usize, jvms: usize, times: u64) {
+pub(crate) async fn exclusion(sides: &Sides, managers: usize, jvms: usize) {
     const THREADS: u64 = 4;
+    const TIMES: u64 = 100;
     let (name, counter) = ("interop:counted", "interop:counter");
     let mut javas = Vec::new();
     for _ in 0..jvms {
@@ -45,7 +47,7 @@ pub(crate) async fn exclusion(sides: &mut Sides, managers: usize, jvms: usize, t
             workers.push(tokio::spawn(async move {
                 let connection = client.get_multiplexed_async_connection().await;
                 let mut connection = connection.expect("the server is there");
-                for _ in 0..times {
+                for _ in 0..TIMES {
                     let guard = locks.acquire(name).await.expect("in its turn");
                     let get = redis::cmd("GET").arg(counter).to_owned();
                     let before: String = get.query_async(&mut connection).await.expect("a value");
@@ -64,7 +66,7 @@ pub(crate) async fn exclusion(sides: &mut Sides, managers: usize, jvms: usize, t
     for java in &mut javas {
         for thread in 0..THREADS {
             let thread = format!("t{thread}");
-            calls.push(java.send(&thread, "count", name, &[&counter, &times]));
+            calls.push(java.send(&thread, "count", name, &[&counter, &TIMES]));
         }
     }
     for call in calls {
@@ -76,7 +78,7 @@ pub(crate) async fn exclusion(sides: &mut Sides, managers: usize, jvms: usize, t
     let took = start.elapsed().as_secs_f64();
     let value = sides.node_of(counter).cli(&["GET", counter]);
     let (counted, turns, _) = counted(&value);
-    let expected = THREADS * times * (managers + jvms) as u64;
+    let expected = THREADS * TIMES * (managers + jvms) as u64;
     assert_eq!(counted, expected, "updates were lost");
     // If the sides ran one after the other, there would be two turns.
     assert!(turns > 3, "{turns} turns: the sides did not contend");
@@ -96,7 +98,7 @@ fn counted(value: &str) -> (u64, u64, &str) {
 }
 
 /// A waiter is notified by the message of the other side.
-pub(crate) async fn wake_ups(sides: &mut Sides) {
+pub(crate) async fn wake_ups(sides: &Sides) {
     const ROUNDS: usize = 200;
     /// The warm-up rounds: a JVM compiles at run time, and connects to each node at its first use.
     const WARM_UP: usize = 20;
@@ -151,7 +153,7 @@ fn after(woken: Instant, released: Instant) -> Duration {
 }
 
 /// The watchdog of each side keeps a lock beyond its lease.
-pub(crate) async fn watchdogs(sides: &mut Sides) {
+pub(crate) async fn watchdogs(sides: &Sides) {
     let name = "interop:kept";
     let (locks, mut java) = (sides.rust().await, sides.java().await);
     java.call("a", "lock", name, &[]).await;
@@ -175,10 +177,10 @@ pub(crate) async fn watchdogs(sides: &mut Sides) {
 }
 
 /// The lock of a killed process is granted again after its lease expires.
-pub(crate) async fn crashes(sides: &mut Sides) {
+pub(crate) async fn crashes(sides: &Sides) {
     let name = "interop:crashed";
     let locks = sides.rust().await;
-    let (mut java, mut survivor) = (sides.java().await, sides.java().await);
+    let (mut java, mut survivor) = (sides.new_java().await, sides.java().await);
     java.call("a", "lock", name, &[]).await;
     java.kill();
     let start = Instant::now();
@@ -195,8 +197,9 @@ pub(crate) async fn crashes(sides: &mut Sides) {
     );
     guard.release().await.expect("it is released");
 
-    let child = Child::start(&sides.url(), name);
-    drop(child);
+    let url = sides.url();
+    let child = spawn_blocking(move || drop(Child::start(&url, name)));
+    child.await.expect("it held the lock");
     let start = Instant::now();
     let locked = survivor
         .call("a", "tryLock", name, &[&30_000, &NO_LEASE])
@@ -216,7 +219,7 @@ pub(crate) async fn crashes(sides: &mut Sides) {
 }
 
 /// Each side observes a lock of the other.
-pub(crate) async fn views(sides: &mut Sides) {
+pub(crate) async fn views(sides: &Sides) {
     let name = "interop:seen";
     let (locks, mut java) = (sides.rust().await, sides.java().await);
     let mut counts = Vec::new();
@@ -263,7 +266,7 @@ pub(crate) async fn views(sides: &mut Sides) {
 }
 
 /// Each side forces the release of a lock of the other, and the holder is notified.
-pub(crate) async fn by_force(sides: &mut Sides) {
+pub(crate) async fn by_force(sides: &Sides) {
     let name = "interop:forced";
     let (locks, mut java) = (sides.rust().await, sides.java().await);
     let guard = locks.acquire(name).await.expect("it is free");
@@ -293,7 +296,7 @@ pub(crate) async fn by_force(sides: &mut Sides) {
 }
 
 /// A name is one key, one channel and one slot on both sides.
-pub(crate) async fn names(sides: &mut Sides) {
+pub(crate) async fn names(sides: &Sides) {
     let names = ["order 42", "müller/日本", "{user}:1", "a{user}b", "plain"];
     let (locks, mut java) = (sides.rust().await, sides.java().await);
     for name in names {
@@ -330,7 +333,7 @@ pub(crate) async fn names(sides: &mut Sides) {
 }
 
 /// The tokens of a fenced lock in Java and of this crate are one sequence.
-pub(crate) async fn fenced_tokens(sides: &mut Sides) {
+pub(crate) async fn fenced_tokens(sides: &Sides) {
     let name = "interop:fenced";
     let backend = RedisBackend::builder(sides.server().url()).redisson_fencing_tokens();
     let (locks, mut java) = (manager(backend).await, sides.java().await);

@@ -143,7 +143,7 @@ impl Java {
         thread: &str,
         command: &str,
         name: &str,
-        more: &[&dyn Display],
+        more: &[&(dyn Display + Sync)],
     ) -> Call {
         self.commands += 1;
         let (sender, outcome) = oneshot::channel();
@@ -166,7 +166,7 @@ impl Java {
         thread: &str,
         command: &str,
         name: &str,
-        more: &[&dyn Display],
+        more: &[&(dyn Display + Sync)],
     ) -> String {
         self.send(thread, command, name, more).value().await
     }

@@ -23,7 +23,7 @@ struct Together {
 }
 
 /// Each side waits for the other, and is notified.
-pub(crate) async fn excluded(sides: &mut Sides) {
+pub(crate) async fn excluded(sides: &Sides) {
     let readers = Together {
         name: "interop:shared",
         acquire: Acquire::shared,
@@ -41,7 +41,7 @@ pub(crate) async fn excluded(sides: &mut Sides) {
     }
 }
 
-async fn exclude(sides: &mut Sides, mode: Together) {
+async fn exclude(sides: &Sides, mode: Together) {
     let Together {
         name,
         acquire,
@@ -112,7 +112,7 @@ async fn exclude(sides: &mut Sides, mode: Together) {
 }
 
 /// Java writes, and a reader sees the same value at its begin and at its end.
-pub(crate) async fn consistent(sides: &mut Sides) {
+pub(crate) async fn consistent(sides: &Sides) {
     const TIMES: u64 = 100;
     let (name, counter) = ("interop:shared:read", "interop:shared:counter");
     sides.node_of(counter).cli(&["SET", counter, "0 0 none"]);
@@ -207,8 +207,9 @@ impl Holders {
     }
 }
 
-/// A writer of each side among eight managers whose reads overlap without end, and among as many whose permits do.
-pub(crate) async fn writers_among_others(sides: &mut Sides) {
+/// A writer of each side among eight managers whose reads overlap without end, and one among as many whose permits do,
+/// at the same time.
+pub(crate) async fn writers_among_others(sides: &Sides) {
     let readers = (
         "interop:writers:readers",
         Acquire::shared as fn(Acquire) -> Acquire,
@@ -219,13 +220,13 @@ pub(crate) async fn writers_among_others(sides: &mut Sides) {
         (|acquire| acquire.permits(6)) as fn(Acquire) -> Acquire,
         "a writer among 8 clients with 6 permits",
     );
-    for (name, acquire, case) in [readers, permits] {
-        writers_among(sides, name, acquire, case).await;
-    }
+    let [readers, permits] =
+        [readers, permits].map(|(name, acquire, case)| writers_among(sides, name, acquire, case));
+    tokio::join!(readers, permits);
 }
 
 async fn writers_among(
-    sides: &mut Sides,
+    sides: &Sides,
     name: &'static str,
     acquire: fn(Acquire) -> Acquire,
     case: &'static str,

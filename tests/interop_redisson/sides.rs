@@ -1,5 +1,7 @@
 //! The servers that both sides share, and the processes on each side.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tower_lock::backend::redis::{Publish, RedisBackendBuilder};
@@ -15,6 +17,18 @@ use crate::table::Row;
 /// The lease on both sides.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
+pub(crate) const ONE_SERVER: &str = "one server";
+pub(crate) const SENTINEL: &str = "Sentinel";
+pub(crate) const CLUSTER: &str = "Cluster";
+/// No client of this Cluster supports sharded messages.
+pub(crate) const PLAIN: &str = "Cluster, plain messages";
+
+/// Since 3.22, Redisson publishes sharded messages in a Cluster, as this crate does. Before, it published
+/// plain ones.
+pub(crate) fn publishes_plain(version: &str) -> bool {
+    version == "3.16.8"
+}
+
 pub(crate) enum Store {
     Single(RedisServer),
     Sentinel(SentinelSet),
@@ -24,18 +38,38 @@ pub(crate) enum Store {
 pub(crate) struct Sides {
     /// The version of Redisson.
     pub(crate) version: &'static str,
+    pub(crate) place: &'static str,
     store: Store,
     publish: Publish,
-    pub(crate) rows: Vec<Row>,
+    rows: Mutex<Vec<Row>>,
+    /// The JVMs that no case uses: a start takes a second of a core.
+    idle: Arc<Mutex<Vec<Java>>>,
+}
+
+/// A JVM that one case uses. The next one takes it as it is.
+pub(crate) struct Lent {
+    java: Option<Java>,
+    idle: Arc<Mutex<Vec<Java>>>,
 }
 
 impl Sides {
-    pub(crate) fn new(version: &'static str, store: Store, publish: Publish) -> Self {
+    /// Starts the servers of this place.
+    pub(crate) fn start(version: &'static str, place: &'static str) -> Self {
+        let cluster = || Store::Cluster(Cluster::start());
+        let (store, publish) = match place {
+            ONE_SERVER => (Store::Single(RedisServer::start()), Publish::Auto),
+            SENTINEL => (Store::Sentinel(SentinelSet::start()), Publish::Auto),
+            PLAIN => (cluster(), Publish::Plain),
+            _ if publishes_plain(version) => (cluster(), Publish::Both),
+            _ => (cluster(), Publish::Auto),
+        };
         Self {
             version,
+            place,
             store,
             publish,
-            rows: Vec::new(),
+            rows: Mutex::default(),
+            idle: Arc::default(),
         }
     }
 
@@ -52,8 +86,18 @@ impl Sides {
         }
     }
 
+    /// Returns a JVM that no other case uses.
+    pub(crate) async fn java(&self) -> Lent {
+        let mut java = of(&self.idle).pop();
+        if java.is_none() {
+            java = Some(self.new_java().await);
+        }
+        let idle = Arc::clone(&self.idle);
+        Lent { java, idle }
+    }
+
     /// Starts another JVM.
-    pub(crate) async fn java(&self) -> Java {
+    pub(crate) async fn new_java(&self) -> Java {
         let (kind, service, addresses) = match &self.store {
             Store::Single(server) => ("single", "-", server.address()),
             Store::Sentinel(set) => ("sentinel", set.service(), set.addresses()),
@@ -145,24 +189,44 @@ impl Sides {
         lines
     }
 
-    pub(crate) fn row(&mut self, case: &'static str, direction: &'static str, result: String) {
-        let version = self.version;
-        let place = match self.store {
-            Store::Single(_) => "one server",
-            Store::Sentinel(_) => "Sentinel",
-            Store::Cluster(_) => match self.publish {
-                Publish::Plain => "Cluster, plain messages",
-                _ => "Cluster",
-            },
-        };
+    pub(crate) fn row(&self, case: &'static str, direction: &'static str, result: String) {
+        let Self { version, place, .. } = *self;
         println!("{case}, {version}, {place}, {direction}: {result}");
-        self.rows.push(Row {
+        of(&self.rows).push(Row {
             case,
             version,
             place,
             direction,
             result,
         });
+    }
+
+    pub(crate) fn take_rows(&self) -> Vec<Row> {
+        std::mem::take(&mut of(&self.rows))
+    }
+}
+
+fn of<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Deref for Lent {
+    type Target = Java;
+
+    fn deref(&self) -> &Java {
+        self.java.as_ref().expect("only the drop takes it")
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Java {
+        self.java.as_mut().expect("only the drop takes it")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        of(&self.idle).extend(self.java.take());
     }
 }
 

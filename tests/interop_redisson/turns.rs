@@ -15,7 +15,7 @@ const WARM_UP: Duration = SECOND;
 
 /// A Java thread waits among managers of this crate that acquire again without a pause. It has a turn in each round of
 /// the queue, or once in `pause` if that is longer.
-pub(crate) async fn among_busy_managers(sides: &mut Sides, managers: usize, pause: Duration) {
+pub(crate) async fn among_busy_managers(sides: &Sides, managers: usize, pause: Duration) {
     const TIMES: usize = 50;
     const WARM_UP: usize = 5;
     let name = "interop:turns";
@@ -49,7 +49,7 @@ pub(crate) async fn among_busy_managers(sides: &mut Sides, managers: usize, paus
 /// Java has one turn in each round of the queue. A release wakes one thread of each JVM, and these threads compete for
 /// the turn: Redisson has no order between JVMs. So the time without a grant of any thread has a bound, and the wait of
 /// one thread is a matter of chance. Without managers, the longest wait of a thread was 27 grants of all threads.
-pub(crate) async fn of_several_threads(sides: &mut Sides, managers: usize) {
+pub(crate) async fn of_several_threads(sides: &Sides, managers: usize) {
     const JVMS: usize = 2;
     const THREADS: usize = 2;
     const WINDOW: Duration = Duration::from_secs(10);
@@ -105,7 +105,7 @@ pub(crate) async fn of_several_threads(sides: &mut Sides, managers: usize) {
 ///
 /// Each unlock in Java frees the key, and the thread competes with the first process of the queue. No release of this
 /// crate can decide that.
-pub(crate) async fn beside_relocking_thread(sides: &mut Sides, managers: usize) {
+pub(crate) async fn beside_relocking_thread(sides: &Sides, managers: usize) {
     const WINDOW: Duration = Duration::from_secs(5);
     /// If the thread wins four of five times, a process loses a hundred times in a row once in 5 billion waits.
     const SERVED_WITHIN: Duration = Duration::from_secs(2);
