@@ -21,7 +21,7 @@ use crate::{Error, LockKeys, LockManager};
 
 /// An extractor that locks the keys of the value that the extractor inside returns.
 ///
-/// Its fields are the value and the guard.
+/// Its fields are the value and its [`LockGuard`](crate::LockGuard).
 ///
 /// `T` is any extractor whose value is a [`LockTarget`]: `Json`, `Form`, `Query`, `Path` and
 /// `Extension` of one, or a type of your own. For a value of a type that belongs to another crate, `By` supplies
