@@ -42,7 +42,8 @@ pub(in crate::lock) struct Queued {
 enum Start {
     Granted(Arc<Grant>),
     Nested(Arc<Grant>),
-    Queued(Queued),
+    /// The caller has its place.
+    Queued,
     Rejected(Error),
 }
 
@@ -59,14 +60,20 @@ pub(in crate::lock) fn enter(
     {
         return Step::Done(outcome);
     }
+    // Outside of `Start`, which is moved at each grant.
+    let mut queued = None;
+    let place = &mut queued;
     let start = engine.event(key, move |lane, effects| {
-        start(engine, lane, key, claim, now, effects)
+        start(engine, lane, key, claim, place, now, effects)
     });
     match start {
         Start::Granted(grant) => Step::Done(Ok(granted(engine, claim, grant))),
         Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
-        Start::Queued(queued) => Step::Slow(queued),
         Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
+        Start::Queued => match queued {
+            Some(queued) => Step::Slow(queued),
+            None => unreachable!("BUG: the acquire has just queued"),
+        },
     }
 }
 
@@ -180,6 +187,7 @@ fn start(
     lane: &mut Lane,
     key: &LockKey,
     claim: &Claim,
+    place: &mut Option<Queued>,
     now: Moment,
     effects: &mut Effects,
 ) -> Start {
@@ -188,10 +196,13 @@ fn start(
         Entered::Nested(grant) => Start::Nested(grant),
         Entered::Idle if claim.terms.mode == Mode::Permit && is_behind(engine, key, claim, now) => {
             let seen = Seen::Busy(now + PERMIT_HOLD);
-            queue(engine, lane, key, claim, seen, now, effects)
+            put(place, queue(engine, lane, key, claim, seen, now, effects))
         }
-        Entered::Idle => attempt(engine, lane, key, claim, now, effects),
-        Entered::Occupied => queue(engine, lane, key, claim, Seen::Nothing, now, effects),
+        Entered::Idle => attempt(engine, lane, key, claim, place, now, effects),
+        Entered::Occupied => put(
+            place,
+            queue(engine, lane, key, claim, Seen::Nothing, now, effects),
+        ),
         Entered::Rejected(error) => Start::Rejected(error),
     }
 }
@@ -202,6 +213,7 @@ fn attempt(
     lane: &mut Lane,
     key: &LockKey,
     claim: &Claim,
+    place: &mut Option<Queued>,
     now: Moment,
     effects: &mut Effects,
 ) -> Start {
@@ -231,11 +243,12 @@ fn attempt(
             in_place,
             is_over: false,
         };
-        return Start::Queued(Queued {
+        *place = Some(Queued {
             answer,
             position: None,
             first: Some(first),
         });
+        return Start::Queued;
     };
     let (outcome, unresolved) = judge(engine, replied);
     if let Some((lease, ttl)) = unresolved {
@@ -247,8 +260,18 @@ fn attempt(
         Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
             Start::Rejected(seen.error(now))
         }
-        Outcome::NotYet(seen) => queue(engine, lane, key, claim, seen, now, effects),
+        Outcome::NotYet(seen) => put(place, queue(engine, lane, key, claim, seen, now, effects)),
         Outcome::Never(error) => Start::Rejected(error),
+    }
+}
+
+fn put(place: &mut Option<Queued>, queued: Result<Queued, Error>) -> Start {
+    match queued {
+        Ok(queued) => {
+            *place = Some(queued);
+            Start::Queued
+        }
+        Err(error) => Start::Rejected(error),
     }
 }
 
@@ -261,25 +284,25 @@ fn queue(
     seen: Seen,
     now: Moment,
     effects: &mut Effects,
-) -> Start {
+) -> Result<Queued, Error> {
     let limit = engine.options.max_waiters_per_key;
     // If both bounds are reached, this error is more precise.
     if lane.seats_taken() >= limit {
         let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
-        return Start::Rejected(error);
+        return Err(error);
     }
     match engine.reserve_queue_seat(key, limit) {
         Ok(seat) => {
             let (waiter, answer) = waiter(claim, seat);
             lane.enqueue(waiter, seen, now, effects);
-            Start::Queued(Queued {
+            Ok(Queued {
                 answer,
                 position: lane.position(claim.ticket),
                 first: None,
             })
         }
         // The bound is of the manager, but a later acquire joins this queue.
-        Err(overloaded) => Start::Rejected(overloaded.with_retry_after(lane.free_in(now))),
+        Err(overloaded) => Err(overloaded.with_retry_after(lane.free_in(now))),
     }
 }
 
