@@ -128,8 +128,8 @@ async fn denied_releases_are_incident_with_cause() {
     );
     assert_eq!(part(&down, &address, "commands")["up"], true);
     let incident = format!("{address} releases is down: {cause}");
-    let mut incidents = down["incidents"].as_array().unwrap().iter();
-    assert!(incidents.any(|it| it["text"] == incident), "{down:#}");
+    // A frame has only the last ones, which may be those of other tests in this process.
+    assert!(down["incidents"].is_array(), "{down:#}");
     let request = Request::get("/api/v1/incidents").body(Body::empty());
     let (_, all) = ask(&app, request.unwrap()).await;
     let mut incidents = all.as_array().unwrap().iter();
