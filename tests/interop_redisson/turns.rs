@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::busy::{Busy, HOLD, repeat};
 use crate::cases::{BOTH, JAVA_RUST, NO_LEASE};
@@ -15,6 +15,9 @@ const WARM_UP: Duration = SECOND;
 
 /// A Java thread waits among managers of this crate that acquire again without a pause. It has a turn in each round of
 /// the queue, or once in `pause` if that is longer.
+///
+/// The thread pauses after each unlock, which frees the key. Otherwise it would compete with the first process of the
+/// queue: [`beside_relocking_thread`].
 pub(crate) async fn among_busy_managers(sides: &Sides, managers: usize, pause: Duration) {
     const TIMES: usize = 50;
     const WARM_UP: usize = 5;
@@ -33,12 +36,13 @@ pub(crate) async fn among_busy_managers(sides: &Sides, managers: usize, pause: D
         assert_eq!(locked, "true");
         waits.add(granted - asked);
         java.call("a", "unlock", name, &[]).await;
+        sleep(HOLD).await;
     }
     let (elapsed, ours) = (start.elapsed(), take(&busy));
     let round = round(elapsed, &ours);
     assert_in_turn(&waits, round.max(pause));
     let grants = grants(&ours);
-    assert!(grants.iter().all(|it| *it > TIMES / 5), "{grants:?}");
+    assert!(grants.iter().all(|it| *it > TIMES / 2), "{grants:?}");
     let result =
         format!("{waits}; rounds of {round:.0?}; grants of {managers} managers: {grants:?}");
     sides.row("turns among busy managers", JAVA_RUST, result);
