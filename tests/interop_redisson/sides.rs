@@ -231,7 +231,9 @@ impl Drop for Lent {
 }
 
 pub(crate) async fn manager(backend: RedisBackendBuilder) -> LockManager {
-    let backend = backend.prefix("").connect().await;
+    // At the start, seven sets of servers and the JVMs share the cores.
+    let backend = backend.prefix("").response_timeout(SECOND);
+    let backend = backend.connect().await;
     let backend = backend.expect("the servers are there");
     LockManager::builder(backend)
         .watchdog_timeout(LEASE)
