@@ -11,7 +11,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use metrics_util::MetricKindMask;
 use tokio::time::sleep;
 
-use support::engine::{SECOND, manager};
+use support::engine::{SECOND, prompt_manager};
 use support::redis_server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ async fn process_without_acquires_reports() {
     let builder = builder.idle_timeout(MetricKindMask::ALL, Some(IDLE_TIMEOUT));
     let rendering = builder.install_recorder().unwrap();
     let mut server = RedisServer::start();
-    let locks = manager(server.url(), LEASE).await;
+    let locks = prompt_manager(server.url(), LEASE).await;
     // It registers the series of the layer.
     drop(locks.acquire("k").name("orders"));
     let address = server.address();

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, timeout};
 use tower_lock::LockGuard;
 
-use crate::support::engine::{MS, PATIENCE, manager};
+use crate::support::engine::{MS, PATIENCE, prompt_manager};
 use crate::support::process::Process;
 use crate::support::suspended_clock::SuspendedClock;
 
@@ -29,7 +29,7 @@ fn suspended_process() {
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (guards, lost) = runtime.block_on(async {
-        let locks = manager(url, LEASE).await;
+        let locks = prompt_manager(url, LEASE).await;
         let leased = locks.acquire(KEYS[0]).lease(LEASE);
         let renewed = locks.acquire(KEYS[1]);
         let limited = locks.acquire(LIMITED).lease(4 * LEASE).max_hold(LEASE);

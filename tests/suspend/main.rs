@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use child::{Child, HELD, KEYS};
-use support::engine::{SECOND, manager};
+use support::engine::{SECOND, prompt_manager};
 use support::redis_server::RedisServer;
 
 const SUSPEND: Duration = Duration::from_secs(4);
@@ -22,7 +22,7 @@ const SUSPEND: Duration = Duration::from_secs(4);
 /// first reports of the process after its resume.
 async fn reports_after_suspend(count: usize) -> Vec<String> {
     let server = RedisServer::start();
-    let locks = manager(server.url(), 10 * SECOND).await;
+    let locks = prompt_manager(server.url(), 10 * SECOND).await;
     let mut child = Child::start(&server.url());
     assert_eq!(child.report(), "holds");
     child.suspend();

@@ -12,7 +12,7 @@ use tower_lock::backend::{
 use tower_lock::{LockGuard, LockKey};
 use uuid::Uuid;
 
-use crate::support::engine::{PATIENCE, SECOND, eventually, manager, scripts_called};
+use crate::support::engine::{PATIENCE, SECOND, eventually, prompt_manager, scripts_called};
 use crate::support::proxy::{Proxy, Swallow};
 use crate::support::redis_server::RedisServer;
 
@@ -130,7 +130,7 @@ async fn mixed_leases_beside_forbidden_ones_are_kept() {
     server.cli(&[
         "ACL", "SETUSER", "some", "on", ">secret", "~*", "&*", "+@all",
     ]);
-    let locks = manager(server.url_of("some", "secret"), LEASE).await;
+    let locks = prompt_manager(server.url_of("some", "secret"), LEASE).await;
     let acquires = ["k1", "k2", "forbidden1"].map(|key| locks.acquire(key));
     let shared = ["ks1", "ks2", "forbidden2"].map(|key| locks.acquire(key).shared());
     let acquires = acquires.into_iter().chain(shared);

@@ -3,7 +3,7 @@
 use tokio::time::{Instant, sleep};
 
 use super::support::LEASE;
-use crate::support::engine::{MS, SECOND, by, eventually, managers, pttl};
+use crate::support::engine::{MS, SECOND, by, eventually, prompt_managers, pttl};
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
 use crate::support::vip::Vip;
@@ -21,7 +21,7 @@ async fn new_primary_with_clock_ahead_ends_leases() {
     })
     .await;
     let vip = Vip::start(old.port()).await;
-    let (here, there) = managers(format!("redis://{}", vip.address()), LEASE).await;
+    let (here, there) = prompt_managers(format!("redis://{}", vip.address()), LEASE).await;
     let guard = here.acquire("k").await.unwrap();
     let end = Instant::now() + guard.remaining();
     assert!(pttl(&old, "k") > 0);

@@ -8,7 +8,7 @@ use tower_lock::backend::redis::Publish;
 use tower_lock::{LockManager, RedisBackend};
 
 use super::support::{Client, LEASE, NEXT_GRANT, acknowledged};
-use crate::support::engine::{MS, SECOND, eventually, manager, manager_from, manager_on};
+use crate::support::engine::{MS, SECOND, eventually, manager_from, manager_on, prompt_manager};
 use crate::support::forger::Forger;
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
@@ -66,7 +66,7 @@ async fn grant(locks: &LockManager, key: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejections_of_right_server_keep_connection() {
     let node = Node::start().await;
-    let locks = manager(node.url(), LEASE).await;
+    let locks = prompt_manager(node.url(), LEASE).await;
     for rejection in [
         "LOADING Redis is loading the dataset in memory",
         "TRYAGAIN Multiple keys request during rehashing of slot",
@@ -97,7 +97,7 @@ async fn rejections_of_right_server_keep_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejection_by_wrong_server_is_sent_again() {
     let node = Node::start().await;
-    let locks = manager(node.url(), LEASE).await;
+    let locks = prompt_manager(node.url(), LEASE).await;
     for rejection in [
         error("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
         error("READONLY You can't write against a read only replica."),

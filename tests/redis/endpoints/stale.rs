@@ -5,15 +5,17 @@ use tower_lock::RedisBackend;
 use tower_lock::backend::redis::RedisBackendBuilder;
 
 use super::support::{LEASE, Place, builder, pool};
-use crate::support::engine::{MS, SECOND, manager, manager_from, managers, subscribers, within};
+use crate::support::engine::{
+    MS, SECOND, manager_from, prompt_manager, prompt_managers, subscribers, within,
+};
 use crate::support::service::Service;
 
 /// The former primary is a replica without a primary, and has the data from before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stale_reply_of_former_primary_is_not_used() {
     let service = Service::start().await;
-    let holder = manager(service.servers[0].url(), LEASE).await;
-    let (first, second) = managers(service.url(), LEASE).await;
+    let holder = prompt_manager(service.servers[0].url(), LEASE).await;
+    let (first, second) = prompt_managers(service.url(), LEASE).await;
     let held = holder.acquire("k").await.unwrap();
     service.promote().await;
     service.servers[0].cli(&["REPLICAOF", "127.0.0.1", "1"]);

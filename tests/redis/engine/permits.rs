@@ -8,12 +8,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::Mode;
 use tower_lock::{ErrorKind, LockManager};
 
-use crate::support::engine::{MS, Monitor, SECOND, within};
+use crate::support::engine::{MS, Monitor, SECOND, manager, managers, within};
 use crate::support::redis_server::RedisServer;
 
 async fn two_processes(server: &RedisServer) -> (LockManager, LockManager) {
-    let here = LockManager::connect(&server.url()).await.unwrap();
-    (here, LockManager::connect(&server.url()).await.unwrap())
+    managers(server.url(), 30 * SECOND).await
 }
 
 #[tokio::test]
@@ -79,7 +78,7 @@ async fn clients_of_four_processes_share_permits() {
     let end = Instant::now() + 3 * SECOND;
     let mut tasks = Vec::new();
     for process in 0..4 {
-        let locks = LockManager::connect(&server.url()).await.unwrap();
+        let locks = manager(server.url(), 30 * SECOND).await;
         for _ in 0..16 {
             let (locks, held) = (locks.clone(), Arc::clone(&held));
             tasks.push(tokio::spawn(async move {
@@ -122,7 +121,7 @@ async fn clients_of_four_processes_share_permits() {
 #[tokio::test]
 async fn second_waiter_listens_from_its_first_place() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = manager(server.url(), 30 * SECOND).await;
     let held = locks.acquire("k").permits(1).await.unwrap();
     let acquire = || tokio::spawn(locks.acquire("k").permits(1).into_future());
     let places = || server.cli(&["zrange", "lock:{lock:k}%queue", "0", "-1"]);

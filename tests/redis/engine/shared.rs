@@ -9,17 +9,16 @@ use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockKeys, LockManager};
 
 use crate::support::cluster::Cluster;
-use crate::support::engine::{MS, PATIENCE, SECOND, managers, scripts_called, within};
+use crate::support::engine::{MS, PATIENCE, SECOND, manager, managers, scripts_called, within};
 use crate::support::redis_server::RedisServer;
 
-/// The time by which a holder may exceed its sleep on a busy machine.
-const LATE: Duration = Duration::from_millis(100);
+/// The time by which holders may exceed their sleeps on a busy machine, all in all.
+const LATE: Duration = SECOND;
 
 #[tokio::test]
 async fn readers_of_two_processes_exclude_writer() {
     let server = RedisServer::start();
-    let here = LockManager::connect(&server.url()).await.unwrap();
-    let there = LockManager::connect(&server.url()).await.unwrap();
+    let (here, there) = managers(server.url(), 30 * SECOND).await;
     let first = here.acquire("k").shared().await.unwrap();
     let second = there.acquire("k").shared().await.unwrap();
     let third = there.acquire("k").shared().await.unwrap();
@@ -43,7 +42,7 @@ async fn readers_of_two_processes_exclude_writer() {
 async fn readers_of_process_join_without_command() {
     const TIMES: usize = 1_000;
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = manager(server.url(), 30 * SECOND).await;
     let first = locks.acquire("k").shared().await.unwrap();
     let (before, start) = (scripts_called(&server), Instant::now());
     for _ in 0..TIMES {
@@ -65,7 +64,7 @@ async fn writers_and_readers_of_four_processes_take_turns() {
     let end = Instant::now() + 3 * SECOND;
     let mut tasks = Vec::new();
     for n in 0..4 {
-        let locks = LockManager::connect(&server.url()).await.unwrap();
+        let locks = manager(server.url(), 30 * SECOND).await;
         for reader in 0..3 {
             let (locks, holders) = (locks.clone(), Arc::clone(&holders));
             tasks.push(tokio::spawn(async move {
@@ -116,8 +115,7 @@ fn is_writer(process: u32, client: u32) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn downgrade_admits_waiting_readers_and_no_writer() {
     let server = RedisServer::start();
-    let here = LockManager::connect(&server.url()).await.unwrap();
-    let there = LockManager::connect(&server.url()).await.unwrap();
+    let (here, there) = managers(server.url(), 30 * SECOND).await;
     let mut guard = here.acquire("k").await.unwrap();
     let exclusive = guard.fencing_token();
     let waiting = async |locks: &LockManager, waiters| {

@@ -12,7 +12,7 @@ use tower_lock::{ErrorKind, LockManager, RedisBackend};
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
     MS, SECOND, connected, eventually, fails_at_its_deadline, lost_at_its_deadline, manager_from,
-    managers, nothing_is_left, scripts_called,
+    nothing_is_left, prompt_managers, scripts_called,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -51,7 +51,7 @@ impl Standstill {
 /// Hangs the server for twice the lease.
 async fn hang_beyond_lease(standstill: Standstill) {
     let server = RedisServer::start();
-    let (here, there) = managers(server.url(), SHORT).await;
+    let (here, there) = prompt_managers(server.url(), SHORT).await;
     let guard = here.acquire("k").await.unwrap();
     let patient = waiter(&there, "k").await;
     let late: Vec<_> = (0..50)
@@ -105,7 +105,7 @@ async fn server_pause_beyond_lease_loses_lock_at_deadline() {
 /// Redisson #2515, #3194: the watchdog stopped after one failed renewal.
 async fn hang_within_lease(standstill: Standstill) {
     let server = RedisServer::start();
-    let (here, there) = managers(server.url(), LONG).await;
+    let (here, there) = prompt_managers(server.url(), LONG).await;
     let guard = here.acquire("k").await.unwrap();
     let waiter = waiter(&there, "k").await;
     // The first renewal is due after two seconds and fails.

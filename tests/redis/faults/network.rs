@@ -9,8 +9,8 @@ use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::holder::{LONG, SHORT, acquired_again, nothing_is_waited_for, waiter};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager, managers,
-    no_subscription_is_left, nothing_is_left, pttl, scripts_called, subscribers, within,
+    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, no_subscription_is_left,
+    nothing_is_left, prompt_manager, prompt_managers, pttl, scripts_called, subscribers, within,
 };
 use crate::support::proxy::{Proxy, Swallow};
 use crate::support::redis_server::RedisServer;
@@ -20,8 +20,8 @@ async fn half_open_connection_respects_local_deadlines() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (here, there) = (
-        manager(proxy.url(), SHORT).await,
-        manager(server.url(), SHORT).await,
+        prompt_manager(proxy.url(), SHORT).await,
+        prompt_manager(server.url(), SHORT).await,
     );
     let mine = here.acquire("mine").await.unwrap();
     let theirs = there.acquire("theirs").await.unwrap();
@@ -58,7 +58,7 @@ async fn acquire_after_connection_reset_is_granted_once() {
     // The command is lost before it arrives, or its reply is lost.
     for lost in [Swallow::Commands, Swallow::Answers] {
         let proxy = Proxy::start(server.port()).await;
-        let locks = manager(proxy.url(), LONG).await;
+        let locks = prompt_manager(proxy.url(), LONG).await;
         drop(locks.acquire("warm-up").await.unwrap());
         nothing_is_left(&server, &[&locks], SECOND, "warm").await;
         let sets = server.calls("hset");
@@ -88,7 +88,7 @@ async fn acquire_rejected_on_resend_leaves_no_key() {
     let server = RedisServer::start();
     for forget_scripts in [false, true] {
         let proxy = Proxy::start(server.port()).await;
-        let locks = manager(proxy.url(), LONG).await;
+        let locks = prompt_manager(proxy.url(), LONG).await;
         drop(locks.acquire("warm-up").await.unwrap());
         nothing_is_left(&server, &[&locks], SECOND, "warm").await;
         let sets = server.calls("hset");
@@ -114,7 +114,7 @@ async fn acquire_dropped_before_reset_leaves_no_key() {
     for unreachable in [false, true] {
         for lost in [Swallow::Commands, Swallow::Answers] {
             let proxy = Proxy::start(server.port()).await;
-            let locks = manager(proxy.url(), LONG).await;
+            let locks = prompt_manager(proxy.url(), LONG).await;
             drop(locks.acquire("warm-up").await.unwrap());
             nothing_is_left(&server, &[&locks], SECOND, "warm").await;
             let sets = server.calls("hset");
@@ -143,7 +143,7 @@ async fn acquire_dropped_before_reset_leaves_no_key() {
 async fn acquire_with_late_reply_is_undone() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
-    let locks = manager(proxy.url(), LONG).await;
+    let locks = prompt_manager(proxy.url(), LONG).await;
     drop(locks.acquire("warm-up").await.unwrap());
     nothing_is_left(&server, &[&locks], SECOND, "warm").await;
     // The round trip takes 600 ms, which exceeds the response timeout of 500 ms.
@@ -164,7 +164,7 @@ async fn acquire_with_late_reply_is_undone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_after_resubscribe_is_served_promptly() {
     let server = RedisServer::start();
-    let (here, there) = managers(server.url(), LONG).await;
+    let (here, there) = prompt_managers(server.url(), LONG).await;
     for _ in 0..3 {
         let guard = there.acquire("k").await.unwrap();
         let waiter = waiter(&here, "k").await;
@@ -187,8 +187,8 @@ async fn cut_while_subscribing_omits_no_channel() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (here, there) = (
-        manager(proxy.url(), LONG).await,
-        manager(server.url(), LONG).await,
+        prompt_manager(proxy.url(), LONG).await,
+        prompt_manager(server.url(), LONG).await,
     );
     let keys: Vec<_> = (0..100).map(|n| format!("k:{n}")).collect();
     let guards = join_all(keys.iter().map(|key| there.acquire(&**key).into_future())).await;
@@ -218,7 +218,7 @@ async fn cut_while_subscribing_omits_no_channel() {
 async fn release_before_subscription_is_not_missed() {
     let server = RedisServer::start();
     let slow = Proxy::start(server.port()).await;
-    let there = manager(server.url(), LONG).await;
+    let there = prompt_manager(server.url(), LONG).await;
     let backend = RedisBackend::builder(server.url()).notify(slow.url());
     let here = LockManager::builder(backend.connect().await.unwrap());
     let here = here.watchdog_timeout(LONG).build().unwrap();
@@ -241,7 +241,7 @@ async fn release_before_subscription_is_not_missed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timed_out_waits_leave_no_subscription() {
     let server = RedisServer::start();
-    let (here, there) = managers(server.url(), LONG).await;
+    let (here, there) = prompt_managers(server.url(), LONG).await;
     let keys: Vec<_> = (0..200).map(|n| format!("k:{n}")).collect();
     let guards = join_all(keys.iter().map(|key| there.acquire(&**key).into_future())).await;
     for _ in 0..3 {

@@ -1,17 +1,18 @@
 //! Processes that are stopped, killed or shut down.
 
 use std::io::{BufRead as _, BufReader, Lines};
+use std::pin::pin;
 use std::process::{ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-use futures_util::{FutureExt as _, poll};
+use futures_util::poll;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::holder::{LONG, SHORT, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, Monitor, PATIENCE, SECOND, by, eventually, manager, managers, no_subscription_is_left,
-    nothing_is_left, pttl,
+    MS, Monitor, PATIENCE, SECOND, by, eventually, no_subscription_is_left, nothing_is_left,
+    prompt_manager, prompt_managers, pttl,
 };
 use crate::support::process::Process;
 use crate::support::redis_server::RedisServer;
@@ -27,7 +28,7 @@ fn other_process() {
     };
     let runtime = runtime();
     let guard = runtime.block_on(async {
-        let locks = manager(url, LEASE_OF_THE_OTHER).await;
+        let locks = prompt_manager(url, LEASE_OF_THE_OTHER).await;
         locks.acquire("k").await.unwrap()
     });
     eprintln!("other: holds");
@@ -88,7 +89,7 @@ impl OtherProcess {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn process_resumed_after_lease_sees_lock_lost() {
     let server = RedisServer::start();
-    let locks = manager(server.url(), LONG).await;
+    let locks = prompt_manager(server.url(), LONG).await;
     let monitor = Monitor::start(&server);
     let mut other = OtherProcess::start(&server);
     let millis = format!("\"{}\"", LEASE_OF_THE_OTHER.as_millis());
@@ -121,7 +122,7 @@ async fn process_resumed_after_lease_sees_lock_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_process_key_expires_with_lease() {
     let server = RedisServer::start();
-    let locks = manager(server.url(), LONG).await;
+    let locks = prompt_manager(server.url(), LONG).await;
     let mut other = OtherProcess::start(&server);
     let waiter = waiter(&locks, "k").await;
     // The lease is renewed while its holder runs.
@@ -147,7 +148,7 @@ fn runtime() -> Runtime {
 fn runtime_shutdown_leaves_locks_to_expire() {
     let server = RedisServer::start();
     let first = runtime();
-    let locks = first.block_on(manager(server.url(), SHORT));
+    let locks = first.block_on(prompt_manager(server.url(), SHORT));
     let (guard, queued) = first.block_on(async {
         let guard = locks.acquire("k").await.unwrap();
         // The runtime ends with a waiter, an acquire and a queued future.
@@ -177,7 +178,7 @@ fn runtime_shutdown_leaves_locks_to_expire() {
 fn runtime_shutdown_during_connect_does_not_hang() {
     let mut server = RedisServer::start();
     let runtime = runtime();
-    let locks = runtime.block_on(manager(server.url(), SHORT));
+    let locks = runtime.block_on(prompt_manager(server.url(), SHORT));
     server.kill();
     let (inside, is_inside) = std::sync::mpsc::channel();
     drop(runtime.spawn(async move {
@@ -198,7 +199,7 @@ fn runtime_shutdown_during_connect_does_not_hang() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_serves_waiters_and_flushes_releases() {
     let server = RedisServer::start();
-    let (here, there) = managers(server.url(), SHORT).await;
+    let (here, there) = prompt_managers(server.url(), SHORT).await;
     let guard = here.acquire("k").await.unwrap();
     let theirs = there.acquire("theirs").await.unwrap();
     let waiters = ["k", "theirs"].map(|key| here.acquire(key).wait(PATIENCE));
@@ -242,19 +243,14 @@ async fn shutdown_serves_waiters_and_flushes_releases() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_server_ends_shutdown_after_timeout() {
     let server = RedisServer::start();
-    let locks = manager(server.url(), LONG).await;
+    let locks = prompt_manager(server.url(), LONG).await;
     let guard = locks.acquire("k").await.unwrap();
-    let shutdown = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.shutdown(PATIENCE).await }
-    });
-    eventually("it begins", || {
-        locks.acquire("k").into_future().now_or_never().is_some()
-    })
-    .await;
+    let mut shutdown = pin!(locks.shutdown(PATIENCE));
+    assert!(poll!(&mut shutdown).is_pending(), "a lock is held");
     server.stop_process();
     drop(guard);
     let left = by(Instant::now() + 2 * SECOND, "the shutdown", shutdown).await;
-    assert_eq!(left.unwrap().unreleased, 1);
+    // The release is repeated from about now on, and may be counted at both places.
+    assert!([1, 2].contains(&left.unreleased), "{left:?}");
     server.continue_process();
 }

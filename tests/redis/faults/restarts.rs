@@ -6,8 +6,8 @@ use tower_lock::ErrorKind;
 
 use super::holder::{LONG, SHORT, acquired_again, end_of, renewed_beyond, waiter};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager, managers,
-    nothing_is_left, pttl, subscribers,
+    MS, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, nothing_is_left,
+    prompt_manager, prompt_managers, pttl, subscribers,
 };
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -15,7 +15,7 @@ use crate::support::redis_server::RedisServer;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guard_after_empty_restart_is_lost_at_renewal() {
     let mut server = RedisServer::start();
-    let locks = manager(server.url(), LONG).await;
+    let locks = prompt_manager(server.url(), LONG).await;
     let first = locks.acquire("a").await.unwrap();
     let second = locks.acquire("b").await.unwrap();
     let end = end_of(&first);
@@ -38,7 +38,7 @@ async fn guard_after_empty_restart_is_lost_at_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_and_waiter_survive_restart_with_data() {
     let mut server = RedisServer::start();
-    let (here, there) = managers(server.url(), LONG).await;
+    let (here, there) = prompt_managers(server.url(), LONG).await;
     let guard = here.acquire("k").await.unwrap();
     let waiter = waiter(&there, "k").await;
     let end = end_of(&guard);
@@ -57,7 +57,7 @@ async fn holder_and_waiter_survive_restart_with_data() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquire_at_stopped_server_ends_at_deadline() {
     let mut server = RedisServer::start();
-    let (here, there) = managers(server.url(), SHORT).await;
+    let (here, there) = prompt_managers(server.url(), SHORT).await;
     let guard = here.acquire("k").await.unwrap();
     // This waiter is queued before the outage and stays queued until after it.
     let patient = waiter(&there, "k").await;
@@ -96,7 +96,7 @@ async fn acquire_at_stopped_server_ends_at_deadline() {
 async fn closed_connections_are_reopened_with_backoff() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
-    let locks = manager(proxy.url(), SHORT).await;
+    let locks = prompt_manager(proxy.url(), SHORT).await;
     let guard = locks.acquire("k").await.unwrap();
     proxy.refuse();
     proxy.cut();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::support::engine::{MS, SECOND, eventually, manager};
+use crate::support::engine::{MS, SECOND, eventually, prompt_manager};
 use crate::support::other_runtime::current_thread;
 use crate::support::recorder::{Recorder, Seen};
 use crate::support::redis_server::RedisServer;
@@ -18,8 +18,8 @@ fn transfer_by_message_is_counted_as_grant() {
     let server = RedisServer::start();
     let recorder = Recorder::new();
     let granted = async {
-        let holder = manager(server.url(), LEASE).await;
-        let other = manager(server.url(), LEASE).await;
+        let holder = prompt_manager(server.url(), LEASE).await;
+        let other = prompt_manager(server.url(), LEASE).await;
         let guard = holder.acquire("k").await.unwrap();
         let waiting = tokio::spawn(other.acquire("k").into_future());
         eventually("queued as a listener", || {
@@ -58,7 +58,7 @@ fn outage_is_shown_by_server_and_part() {
     let (up, incidents) = (up("commands"), incidents("commands"));
     recorder.run(|| {
         current_thread().block_on(async {
-            let locks = manager(server.url(), LEASE).await;
+            let locks = prompt_manager(server.url(), LEASE).await;
             let before = recorder.read();
             assert_eq!((before.gauge(&up), before.count(&incidents)), (1.0, 0));
             server.kill();
@@ -93,7 +93,7 @@ fn denied_releases_are_shown_apart_from_commands() {
         |seen: &Seen| ["commands", "releases"].map(|part| seen.gauge(&series("backend_up", part)));
     recorder.run(|| {
         current_thread().block_on(async {
-            let locks = manager(server.url(), LEASE).await;
+            let locks = prompt_manager(server.url(), LEASE).await;
             assert_eq!(up(&recorder.read()), [1.0, 1.0]);
             server.cli(&["ACL", "SETUSER", "default", "-hdel"]);
             let guard = locks.acquire("k").await.unwrap();
@@ -131,8 +131,8 @@ fn idle_process_shows_end_of_outage() {
     };
     recorder.run(|| {
         current_thread().block_on(async {
-            let locks = manager(server.url(), LEASE).await;
-            let other = manager(server.url(), LEASE).await;
+            let locks = prompt_manager(server.url(), LEASE).await;
+            let other = prompt_manager(server.url(), LEASE).await;
             let up = |part| {
                 locks.flush_metrics();
                 up(part)
@@ -171,7 +171,7 @@ fn outage_ends_after_end_of_its_runtime() {
             .enable_all()
             .build()
             .unwrap();
-        let locks = first.block_on(manager(server.url(), LEASE));
+        let locks = first.block_on(prompt_manager(server.url(), LEASE));
         let up = || {
             locks.flush_metrics();
             recorder.read().gauge(&up)
@@ -196,7 +196,7 @@ fn idle_process_shows_reply_after_long_silence() {
     let up = format!("tower_lock_backend_up{{server=\"{address}\",part=\"commands\"}}");
     recorder.run(|| {
         current_thread().block_on(async {
-            let locks = manager(server.url(), 100 * MS).await;
+            let locks = prompt_manager(server.url(), 100 * MS).await;
             let up = || {
                 locks.flush_metrics();
                 recorder.read().gauge(&up)
@@ -219,7 +219,7 @@ fn idle_process_shows_end_of_sentinel_outage() {
     let up = format!("tower_lock_backend_up{{server=\"{address}\",part=\"sentinel\"}}");
     recorder.run(|| {
         current_thread().block_on(async {
-            let locks = manager(set.url(set.service()), LEASE).await;
+            let locks = prompt_manager(set.url(set.service()), LEASE).await;
             let up = || {
                 locks.flush_metrics();
                 recorder.read().gauge(&up)

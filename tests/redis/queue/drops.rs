@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{Error, LockGuard, LockManager, RedisBackend};
 
 use crate::support::engine::{
-    MS, PATIENCE, SECOND, manager, no_subscription_is_left, nothing_is_left,
+    MS, PATIENCE, SECOND, no_subscription_is_left, nothing_is_left, prompt_manager,
 };
 use crate::support::proxy::{Proxy, Swallow};
 use crate::support::redis_server::RedisServer;
@@ -48,8 +48,8 @@ impl Rivals {
         let server = RedisServer::start();
         let mut others = Builder::new_multi_thread();
         let others = others.worker_threads(1).enable_all().build().unwrap();
-        let holder = others.block_on(manager(server.url(), LEASE));
-        let other = others.block_on(manager(server.url(), LEASE));
+        let holder = others.block_on(prompt_manager(server.url(), LEASE));
+        let other = others.block_on(prompt_manager(server.url(), LEASE));
         Self {
             server,
             others,
@@ -206,7 +206,7 @@ async fn dropped_after(
 fn every_step(companion: bool) {
     let world = Rivals::new();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let here = runtime.block_on(manager(world.server.url(), LEASE));
+    let here = runtime.block_on(prompt_manager(world.server.url(), LEASE));
     let mut phases = BTreeSet::new();
     // One step more or less may belong to a phase.
     for sweep in 0..3 {
@@ -244,7 +244,9 @@ fn dropped_queued_acquire_serves_companion() {
 fn restored_place_of_idle_process_delays_once() {
     const QUEUE: &str = "lock:{lock:k}%queue";
     let world = Rivals::new();
-    let here = world.others.block_on(manager(world.server.url(), LEASE));
+    let here = world
+        .others
+        .block_on(prompt_manager(world.server.url(), LEASE));
     let members = || world.server.cli(&["ZRANGE", QUEUE, "0", "-1"]);
     for subscribed in [true, false] {
         let guard = world.holder.acquire("k").into_future();

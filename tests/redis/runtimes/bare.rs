@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tower_lock::{ConnectError, LockManager, RedisBackend};
 
 use crate::support::cluster::Cluster;
-use crate::support::engine::{PATIENCE, eventually};
+use crate::support::engine::{PATIENCE, SECOND, eventually, manager};
 use crate::support::other_runtime::{current_thread, park_until_ready};
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
@@ -60,8 +60,7 @@ fn connect_without_timers_is_misconfigured() {
 #[test]
 fn manager_works_outside_runtime() {
     let server = RedisServer::start();
-    let locks = current_thread().block_on(LockManager::connect(&server.url()));
-    let locks = locks.unwrap();
+    let locks = current_thread().block_on(manager(server.url(), 30 * SECOND));
     let guard = park_until_ready(PATIENCE, locks.acquire("k").into_future()).unwrap();
     let both = locks.acquire(["one", "two"]).run(async |_| ());
     park_until_ready(PATIENCE, Box::pin(both)).unwrap();

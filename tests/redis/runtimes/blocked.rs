@@ -8,7 +8,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
 use tower_lock::{LockManager, RedisBackend};
 
-use crate::support::engine::{MS, SECOND, connected, eventually, manager, manager_on, subscribers};
+use crate::support::engine::{
+    MS, SECOND, connected, eventually, manager_on, prompt_manager, subscribers,
+};
 use crate::support::other_runtime::current_thread;
 use crate::support::redis_server::RedisServer;
 
@@ -46,7 +48,7 @@ fn blocked_subscriber_delays_until_next_attempt() {
         let blocked = LockManager::builder(backend.clone()).runtime(home).build();
         let blocked = blocked.unwrap();
         let locks = manager_on(&backend);
-        let there = manager(server.url(), LEASE).await;
+        let there = prompt_manager(server.url(), LEASE).await;
         let first = there.acquire("first").await.unwrap();
         let guard = there.acquire("k").await.unwrap();
         let later_guard = there.acquire("later").await.unwrap();

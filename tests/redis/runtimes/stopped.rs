@@ -11,7 +11,7 @@ use tower_lock::backend::Backend as _;
 use tower_lock::{LockKey, LockManager, RedisBackend};
 
 use crate::support::engine::{
-    MS, PATIENCE, connected, eventually, manager, manager_on, pttl, subscribers, within,
+    MS, PATIENCE, connected, eventually, manager_on, prompt_manager, pttl, subscribers, within,
 };
 use crate::support::other_runtime::{Fate, Other, current_thread};
 use crate::support::proxy::Proxy;
@@ -119,7 +119,7 @@ fn stopped_dialler_delays_no_loss() {
 fn stopped_subscriber_delays_no_notification() {
     in_each_case(|locks, server| {
         current_thread().block_on(async {
-            let there = manager(server.url(), LEASE).await;
+            let there = prompt_manager(server.url(), LEASE).await;
             let guard = there.acquire("k").await.unwrap();
             let mut waiting = Box::pin(locks.acquire("k").into_future());
             assert!(poll!(&mut waiting).is_pending());
@@ -153,7 +153,7 @@ fn end_of_subscriber_delays_no_earlier_waiter() {
         let ends = LockManager::builder(backend.clone()).runtime(home).build();
         let ends = ends.unwrap();
         let locks = manager_on(&backend);
-        let there = manager(server.url(), LEASE).await;
+        let there = prompt_manager(server.url(), LEASE).await;
         let first = there.acquire("first").await.unwrap();
         let guard = there.acquire("k").await.unwrap();
         // The first watch of the backend, which chooses the runtime.

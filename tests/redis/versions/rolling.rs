@@ -14,7 +14,7 @@ use super::granting::Granting;
 use super::old::Old;
 use crate::queue::pooled;
 use crate::support::engine::{
-    MS, SECOND, eventually, manager, no_subscription_is_left, nothing_is_left,
+    MS, SECOND, eventually, no_subscription_is_left, nothing_is_left, prompt_manager,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -103,7 +103,7 @@ async fn side_by_side(pauses_of_old: &[Duration], pauses_of_new: &[Duration]) ->
     let inside = Arc::<Inside>::default();
     let mut managers = Vec::new();
     for _ in pauses_of_new {
-        managers.push(manager(server.url(), LEASE).await);
+        managers.push(prompt_manager(server.url(), LEASE).await);
     }
     let end = Instant::now() + RUN;
     let olds: Vec<_> = (pauses_of_old.iter())
@@ -199,7 +199,7 @@ async fn version_with_granting_messages_shares_lock() {
             })
         })
         .collect();
-    let managers = [(); 2].map(|()| manager(server.url(), LEASE));
+    let managers = [(); 2].map(|()| prompt_manager(server.url(), LEASE));
     let managers = futures_util::future::join_all(managers).await;
     // Several waiters enter the queue with the release of the lease before.
     let waiters = managers.iter().chain(&managers);
@@ -252,7 +252,7 @@ async fn poller_beside_busy_old_process_is_not_counted() {
         assert!(old.keeps(&lease).await, "it counts subscribers only");
     }
     assert!(!poller.is_finished());
-    let listener = waits(manager(server.url(), LEASE).await);
+    let listener = waits(prompt_manager(server.url(), LEASE).await);
     eventually("a place that listens", || places().contains('!')).await;
     assert!(!old.keeps(&lease).await);
     for waiter in [poller, listener] {

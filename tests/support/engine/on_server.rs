@@ -19,7 +19,15 @@ use crate::support::redis_server::RedisServer;
 pub(crate) const FENCE: &str = "lock:{fencing-token}%";
 
 /// A manager as in a separate process: with its own connections, queue and identity.
+///
+/// On a busy machine, a healthy server replies after the default response timeout. See [`prompt_manager`].
 pub(crate) async fn manager(url: impl Into<String>, lease: Duration) -> LockManager {
+    let builder = RedisBackend::builder(url).response_timeout(PATIENCE);
+    manager_from(builder, lease).await
+}
+
+/// A [`manager`] with the default response timeout, for servers that hang.
+pub(crate) async fn prompt_manager(url: impl Into<String>, lease: Duration) -> LockManager {
     manager_from(RedisBackend::builder(url), lease).await
 }
 
@@ -40,6 +48,18 @@ pub(crate) async fn managers(
 ) -> (LockManager, LockManager) {
     let url = url.into();
     (manager(&*url, lease).await, manager(url, lease).await)
+}
+
+/// Two managers with the default response timeout.
+pub(crate) async fn prompt_managers(
+    url: impl Into<String>,
+    lease: Duration,
+) -> (LockManager, LockManager) {
+    let url = url.into();
+    (
+        prompt_manager(&*url, lease).await,
+        prompt_manager(url, lease).await,
+    )
 }
 
 /// Expects that no lock is left in these managers and on the server within `patience`.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{LEASE, REACHED, UNREACHED, is_unavailable, logged};
 use crate::support::cluster::Cluster;
-use crate::support::engine::{PATIENCE, SECOND, connected, eventually, manager};
+use crate::support::engine::{PATIENCE, SECOND, connected, eventually, prompt_manager};
 use crate::support::proxy::{Proxy, Swallow};
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
@@ -24,7 +24,7 @@ const MOVED: &str = "INFO primary changed";
 fn write_pause_and_recovery_are_logged_once() {
     logged(|log| async move {
         let server = RedisServer::start();
-        let locks = manager(server.url(), LEASE).await;
+        let locks = prompt_manager(server.url(), LEASE).await;
         server.cli(&["CLIENT", "PAUSE", "3000", "WRITE"]);
         for _ in 0..3 {
             let waiting = locks.acquire("k").wait(SECOND * 3 / 4);
@@ -74,7 +74,7 @@ fn failed_dial_beside_healthy_link_is_not_logged() {
 fn server_loss_and_recovery_are_logged_once() {
     logged(|log| async move {
         let mut server = RedisServer::start();
-        let locks = manager(server.url(), LEASE).await;
+        let locks = prompt_manager(server.url(), LEASE).await;
         server.kill();
         for _ in 0..3 {
             is_unavailable(&locks).await;
@@ -146,7 +146,10 @@ fn cluster_node_outages_end_after_recovery() {
         // No server listens at this seed, which is dialed repeatedly.
         let seed = "127.0.0.1:1";
         let url = cluster.url().replace("//", &format!("//{seed},"));
-        let (here, there) = (manager(&url, LEASE).await, manager(&url, LEASE).await);
+        let (here, there) = (
+            prompt_manager(&url, LEASE).await,
+            prompt_manager(&url, LEASE).await,
+        );
         let keys = cluster.primaries().into_iter().map(|primary| {
             let mut keys = (0..).map(|n| format!("key {n}"));
             let key = keys.find(|key| cluster.node_of(&format!("lock:{key}")) == primary);
@@ -191,7 +194,7 @@ fn cluster_node_outages_end_after_recovery() {
 fn failover_is_logged_once_and_names_servers() {
     logged(|log| async move {
         let mut set = SentinelSet::start();
-        let locks = manager(set.url(set.service()), LEASE).await;
+        let locks = prompt_manager(set.url(set.service()), LEASE).await;
         let guard = locks.acquire("held").await.unwrap();
         assert_eq!(log.text(), "");
         let old = set.node(set.primary()).address();

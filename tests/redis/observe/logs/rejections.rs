@@ -2,19 +2,12 @@
 
 use std::future::IntoFuture as _;
 use std::num::NonZeroUsize;
-use std::time::Duration;
 
 use tower_lock::{ErrorKind, LockManager, RedisBackend};
 
 use super::{GRANTED, HEARD, LEASE, REFUSED, UNHEARD, is_unavailable, logged};
-use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager_from};
+use crate::support::engine::{MS, PATIENCE, SECOND, eventually, manager};
 use crate::support::redis_server::RedisServer;
-
-/// A manager with a long response timeout: a late reply on a busy machine would be logged, too.
-async fn manager(url: String, lease: Duration) -> LockManager {
-    let builder = RedisBackend::builder(url).response_timeout(PATIENCE);
-    manager_from(builder, lease).await
-}
 
 #[test]
 fn full_memory_with_releases_is_logged_once() {

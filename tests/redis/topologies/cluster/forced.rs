@@ -2,14 +2,14 @@
 
 use super::support::{LONG, key_of_each, nothing_is_left};
 use crate::support::cluster::Cluster;
-use crate::support::engine::manager;
+use crate::support::engine::prompt_manager;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_at_each_node_is_compared_and_released() {
     let cluster = Cluster::start();
     let (here, there) = (
-        manager(cluster.url(), LONG).await,
-        manager(cluster.url(), LONG).await,
+        prompt_manager(cluster.url(), LONG).await,
+        prompt_manager(cluster.url(), LONG).await,
     );
     for (node, key) in key_of_each(&cluster) {
         let first = there.acquire(&key).await.unwrap();

@@ -7,7 +7,7 @@ use tower_lock::{ErrorKind, RedisBackend};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::cluster::add_all_slots;
-use crate::support::engine::{PATIENCE, SECOND, eventually, managers, within};
+use crate::support::engine::{PATIENCE, SECOND, eventually, prompt_managers, within};
 use crate::support::log::Log;
 use crate::support::redis_server::{RedisServer, node_port};
 
@@ -97,7 +97,7 @@ fn removed_node_of_other_cluster_grants_nothing() {
         let (node, gone) = (lone_node(), lone_node());
         serve_all_slots(&node).await;
         // The removed node is still in the URL.
-        let (one, two) = managers(url(&[&node, &gone]), LEASE).await;
+        let (one, two) = prompt_managers(url(&[&node, &gone]), LEASE).await;
         drop(one.acquire("warm").await.unwrap());
         drop(two.acquire("warm").await.unwrap());
         serve_all_slots(&gone).await;
@@ -125,7 +125,7 @@ fn removed_node_of_other_cluster_grants_nothing() {
 async fn other_cluster_counts_after_longest_lease() {
     let (mut node, other) = (lone_node(), lone_node());
     serve_all_slots(&node).await;
-    let (one, two) = managers(url(&[&node, &other]), LEASE).await;
+    let (one, two) = prompt_managers(url(&[&node, &other]), LEASE).await;
     let guard = one.acquire("k").lease(LEASE).await.unwrap();
     let begin = Instant::now();
     serve_all_slots(&other).await;
@@ -146,7 +146,7 @@ async fn other_cluster_counts_after_longest_lease() {
 async fn replacement_with_overlap_works_at_once() {
     let (mut node, next) = (lone_node(), lone_node());
     serve_all_slots(&node).await;
-    let (idle, _other) = managers(url(&[&node, &next]), LEASE).await;
+    let (idle, _other) = prompt_managers(url(&[&node, &next]), LEASE).await;
     replicate(&node, &next).await;
     let asked = node.calls("cluster|slots");
     // Both processes are idle.
@@ -167,7 +167,7 @@ async fn reset_node_redirects_nowhere_else() {
     let (node, other) = (lone_node(), lone_node());
     serve_all_slots(&node).await;
     serve_all_slots(&other).await;
-    let (one, _two) = managers(url(&[&node]), LEASE).await;
+    let (one, _two) = prompt_managers(url(&[&node]), LEASE).await;
     drop(one.acquire("warm").await.unwrap());
     eventually("released", || one.snapshot().is_idle()).await;
     node.cli(&["FLUSHALL"]);
@@ -185,7 +185,7 @@ async fn restarted_address_of_other_cluster_is_left() {
     serve_all_slots(&node).await;
     replicate(&node, &replica).await;
     let id = node.cli(&["CLUSTER", "MYID"]);
-    let (one, two) = managers(url(&[&node, &replica]), LEASE).await;
+    let (one, two) = prompt_managers(url(&[&node, &replica]), LEASE).await;
     let guard = one.acquire("k").await.unwrap();
     eventually("replicated", || {
         replica.cli(&["KEYS", "lock:k"]) == "lock:k"

@@ -10,8 +10,8 @@ use tower_lock::{ErrorKind, LockManager, RedisBackend};
 use super::support::{LONG, SHORT, key_of_each, nothing_is_left, subscribers, waiter};
 use crate::support::cluster::Cluster;
 use crate::support::engine::{
-    MS, PATIENCE, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, manager,
-    managers, within,
+    MS, PATIENCE, SECOND, eventually, fails_at_its_deadline, lost_at_its_deadline, prompt_manager,
+    prompt_managers, within,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -78,7 +78,7 @@ async fn hung_node_affects_only_its_own_keys() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_of_killed_node_keeps_its_locks() {
     let mut cluster = Cluster::start();
-    let (here, there) = managers(cluster.url(), LONG).await;
+    let (here, there) = prompt_managers(cluster.url(), LONG).await;
     let (node, key) = key_of_each(&cluster).remove(1);
     let slot = cluster.slot(&format!("lock:{key}"));
     let guard = here.acquire(key.as_str()).await.unwrap();
@@ -128,7 +128,7 @@ async fn replica_of_killed_node_keeps_its_locks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_outage_is_unavailable_and_keeps_locks() {
     let mut cluster = Cluster::start();
-    let (here, there) = managers(cluster.url(), LONG).await;
+    let (here, there) = prompt_managers(cluster.url(), LONG).await;
     let mut keys = key_of_each(&cluster).into_iter();
     let ((gone, _), (up, key)) = (keys.next().unwrap(), keys.next().unwrap());
     let replica = cluster.replica_of(gone);
@@ -163,7 +163,7 @@ async fn cluster_outage_is_unavailable_and_keeps_locks() {
 async fn refreshes_of_degraded_cluster_keep_connections() {
     let mut cluster = Cluster::start();
     let url = cluster.url().replace("127.0.0.1", "localhost");
-    let locks = manager(url, LONG).await;
+    let locks = prompt_manager(url, LONG).await;
     let (dead, key) = key_of_each(&cluster).swap_remove(0);
     let replica = cluster.replica_of(dead);
     cluster.kill(replica);

@@ -9,12 +9,12 @@ use tower_lock::{LockManager, RedisBackend};
 
 use super::support::{SHORT, has_subscriptions, key_of_each, nothing_is_left, waiter};
 use crate::support::cluster::Cluster;
-use crate::support::engine::{MS, PATIENCE, SECOND, eventually, managers};
+use crate::support::engine::{MS, PATIENCE, SECOND, eventually, prompt_managers};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_survive_slot_migration() {
     let cluster = Cluster::start();
-    let (here, there) = managers(cluster.url(), SHORT).await;
+    let (here, there) = prompt_managers(cluster.url(), SHORT).await;
     let (slot, from) = (cluster.slot("{user}"), cluster.node_of("{user}"));
     let to = cluster
         .primaries()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{LockManager, RedisBackend};
 
-use crate::support::engine::{MS, PATIENCE, SECOND, manager, pttl};
+use crate::support::engine::{MS, PATIENCE, SECOND, prompt_manager, pttl};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::SentinelSet;
@@ -48,7 +48,7 @@ async fn is_granted(locks: &LockManager, set: &SentinelSet, limit: Duration) {
 async fn silent_sentinel_connections_are_replaced() {
     let mut set = SentinelSet::start();
     let (gates, url) = gates(&mut set).await;
-    let locks = manager(url, LEASE).await;
+    let locks = prompt_manager(url, LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     for gate in &gates {
         gate.freeze();
@@ -64,7 +64,7 @@ async fn silent_sentinel_connections_are_replaced() {
 async fn half_open_sentinel_connections_are_replaced() {
     let mut set = SentinelSet::start();
     let (gates, url) = gates(&mut set).await;
-    let locks = manager(url, LEASE).await;
+    let locks = prompt_manager(url, LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     for gate in &gates {
         gate.swallow(crate::support::proxy::Swallow::Both);
@@ -93,7 +93,7 @@ async fn slow_sentinel_keeps_its_connection() {
     let mut set = SentinelSet::start();
     let (gates, url) = gates(&mut set).await;
     gates[2].delay(100 * MS);
-    let locks = manager(url, LEASE).await;
+    let locks = prompt_manager(url, LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     let before = connections(set.sentinel(2));
     sleep(3 * SECOND).await;
@@ -107,7 +107,7 @@ async fn slow_sentinel_keeps_its_connection() {
 async fn ended_sentinel_connections_are_replaced_once() {
     let mut set = SentinelSet::start();
     let (gates, url) = gates(&mut set).await;
-    let locks = manager(url, LEASE).await;
+    let locks = prompt_manager(url, LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     sleep(SECOND).await;
     for gate in &gates {
@@ -122,7 +122,7 @@ async fn ended_sentinel_connections_are_replaced_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replaced_majority_announces_new_primary() {
     let mut set = SentinelSet::start();
-    let locks = manager(set.url(set.service()), LEASE).await;
+    let locks = prompt_manager(set.url(set.service()), LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     for sentinel in 0..2 {
         set.replace_sentinel(sentinel);
@@ -144,7 +144,7 @@ async fn replaced_majority_announces_new_primary() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stale_sentinel_announces_nothing() {
     let mut set = SentinelSet::start();
-    let locks = manager(set.url(set.service()), LEASE).await;
+    let locks = prompt_manager(set.url(set.service()), LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     set.sentinel(0).kill();
     let old = set.stop_primary();

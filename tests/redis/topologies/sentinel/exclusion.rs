@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tower_lock::{FencingToken, LockGuard, LockManager};
 
 use super::support::{Failover, GIVEN_BACK, SHORT, url};
-use crate::support::engine::{MS, by, eventually, manager, nothing_is_left};
+use crate::support::engine::{MS, by, eventually, nothing_is_left, prompt_manager};
 use crate::support::sentinel::SentinelSet;
 
 /// One owner's hold of a lock.
@@ -57,9 +57,9 @@ async fn excludes_each_other(failover: Failover) {
     let mut set = SentinelSet::start();
     let holds = Arc::<Mutex<Vec<Hold>>>::default();
     let managers = [
-        manager(url(&set), SHORT).await,
-        manager(url(&set), SHORT).await,
-        manager(url(&set), SHORT).await,
+        prompt_manager(url(&set), SHORT).await,
+        prompt_manager(url(&set), SHORT).await,
+        prompt_manager(url(&set), SHORT).await,
     ];
     let contend = |n: u64, locks: &LockManager| {
         let (locks, holds) = (locks.clone(), Arc::clone(&holds));
@@ -92,7 +92,7 @@ async fn excludes_each_other(failover: Failover) {
     set.failover().await;
     let followed = Instant::now();
     // This manager connects after the failover and never saw the old primary.
-    let newcomer = manager(url(&set), SHORT).await;
+    let newcomer = prompt_manager(url(&set), SHORT).await;
     tasks.extend((9..12).map(|n| tokio::spawn(contend(n, &newcomer))));
     eventually("grants", || {
         let holds = holds.lock().unwrap();

@@ -8,17 +8,17 @@ use super::support::{
     url, waiter,
 };
 use crate::support::engine::{
-    MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, lost_at_its_deadline, manager,
-    nothing_is_left, pttl, subscribers, within,
+    MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, lost_at_its_deadline,
+    nothing_is_left, prompt_manager, pttl, subscribers, within,
 };
 use crate::support::sentinel::SentinelSet;
 
 async fn is_followed(failover: Failover) {
     let mut set = SentinelSet::start();
     let (here, there, brief) = (
-        manager(url(&set), LONG).await,
-        manager(url(&set), LONG).await,
-        manager(url(&set), SHORT).await,
+        prompt_manager(url(&set), LONG).await,
+        prompt_manager(url(&set), LONG).await,
+        prompt_manager(url(&set), SHORT).await,
     );
     for _ in 0..FAILOVERS {
         let guard = here.acquire("k").await.unwrap();

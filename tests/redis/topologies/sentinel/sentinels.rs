@@ -6,8 +6,8 @@ use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
 use super::support::{GIVEN_BACK, NEXT_GRANT, SHORT, replicated, url, waiter};
 use crate::backend::contract::passes_conformance;
 use crate::support::engine::{
-    MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, managers, nothing_is_left, pttl,
-    subscribers, within,
+    MS, PATIENCE, SECOND, by, eventually, fails_at_its_deadline, nothing_is_left, prompt_managers,
+    pttl, subscribers, within,
 };
 use crate::support::errors::debug_chain;
 use crate::support::sentinel::SentinelSet;
@@ -92,7 +92,7 @@ async fn sentinel_naming_other_primary_is_outvoted() {
 async fn sentinel_outage_delays_only_new_connections() {
     let mut set = SentinelSet::start();
     let lease = 3 * SHORT;
-    let (here, there) = managers(url(&set), lease).await;
+    let (here, there) = prompt_managers(url(&set), lease).await;
     let guard = here.acquire("k").await.unwrap();
     let waiting = waiter(&there, "k").await;
     eventually("subscribed", || subscribers(set.node(0), "k") == 1).await;

@@ -4,7 +4,8 @@ use tokio::time::{Instant, timeout};
 
 use super::support::{GIVEN_BACK, LONG, NEXT_GRANT, is_unused, url, waiter};
 use crate::support::engine::{
-    MS, PATIENCE, SECOND, by, manager, managers, nothing_is_left, pttl, subscribers, within,
+    MS, PATIENCE, SECOND, by, nothing_is_left, prompt_manager, prompt_managers, pttl, subscribers,
+    within,
 };
 use crate::support::sentinel::SentinelSet;
 
@@ -12,7 +13,7 @@ use crate::support::sentinel::SentinelSet;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_client_after_failover_leaves_stale_primary() {
     let mut set = SentinelSet::start();
-    let (asleep, awake) = managers(url(&set), LONG).await;
+    let (asleep, awake) = prompt_managers(url(&set), LONG).await;
     let old = set.stop_primary();
     set.failover().await;
     let guard = awake.acquire("k").wait(PATIENCE).await.unwrap();
@@ -44,7 +45,7 @@ async fn idle_client_after_failover_leaves_stale_primary() {
 /// `stale`: whether a disconnected replica replies from its own data.
 async fn is_left_as_a_replica(stale: &str) {
     let mut set = SentinelSet::start_with(&["--replica-serve-stale-data", stale], &[]);
-    let locks = manager(url(&set), LONG).await;
+    let locks = prompt_manager(url(&set), LONG).await;
     let old = set.primary();
     set.cli(old, &["REPLICAOF", "127.0.0.1", "1"]);
     let acquire = tokio::spawn(locks.acquire("k").wait(PATIENCE).into_future());
