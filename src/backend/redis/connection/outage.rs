@@ -1,7 +1,7 @@
 //! Logs the beginning and the end of an outage once each, however many commands fail, and a change of its cause.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub(crate) struct Outage {
     /// Whether an outage was reported. Written under the mutex, so that reports of a beginning and an end do not
     /// overtake each other.
     reported: AtomicBool,
+    /// How many outages have ended.
+    past: AtomicUsize,
     state: Mutex<OutageState>,
 }
 
@@ -61,6 +63,7 @@ impl Outage {
             address: address.to_owned(),
             server: Reporter::new(address, part),
             reported: AtomicBool::new(false),
+            past: AtomicUsize::new(0),
             state: Mutex::default(),
         }
     }
@@ -136,6 +139,12 @@ impl Outage {
         self.reported.load(Ordering::Relaxed) && self.state().failing.last.is_none()
     }
 
+    /// Returns how many outages have ended. If one ends while a command is in flight, the failure of the command may be
+    /// from before that end.
+    pub(crate) fn past(&self) -> usize {
+        self.past.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn end(&self) {
         self.over(self.ends);
     }
@@ -153,6 +162,7 @@ impl Outage {
             ended: Some(Instant::now()),
             ..Failing::default()
         };
+        self.past.fetch_add(1, Ordering::Relaxed);
         self.server.outage_ends();
         drop(state);
         #[cfg(feature = "tracing")]

@@ -17,8 +17,9 @@ impl Calls {
         if !self.are_queues_allowed() {
             return self.release_all(route, leases).await;
         }
+        let past = route.unreleased().past();
         let outcomes = self.end_all(&self.scripts.leave, route, leases).await;
-        note_releases(route, leases.len(), &outcomes);
+        note_releases(route, leases.len(), &outcomes, past);
         match (outcomes, leases) {
             (Err(CommandError::Scattered(_)), [release]) => {
                 let at = self.at(route, &release.key);
@@ -36,6 +37,7 @@ impl Calls {
         leases: &[&Release],
     ) -> Outcomes<Released> {
         let script = &self.scripts.release;
+        let past = route.unreleased().past();
         let outcomes = match (self.end_all(script, route, leases).await, leases) {
             (Err(error), [_]) if error.excludes_queue() => {
                 let command = self.ending_alone(leases);
@@ -48,7 +50,7 @@ impl Calls {
             }
             (outcomes, _) => outcomes,
         };
-        note_releases(route, leases.len(), &outcomes);
+        note_releases(route, leases.len(), &outcomes, past);
         outcomes
     }
 
@@ -121,13 +123,21 @@ impl Calls {
 }
 
 /// Logs the time in which a server rejects releases, which are retried until the leases have expired.
-fn note_releases(route: &Route, leases: usize, outcomes: &Outcomes<Released>) {
+///
+/// `past` is the number of past outages before the command. Its rejection begins no outage if one has ended since: there may be no further
+/// release whose success would end it.
+fn note_releases(route: &Route, leases: usize, outcomes: &Outcomes<Released>, past: usize) {
     let outage = route.unreleased();
+    let begin = |error| {
+        if outage.past() == past {
+            begin(outage, error);
+        }
+    };
     match outcomes {
         Ok(outcomes) => {
             for outcome in outcomes {
                 match outcome {
-                    Err(error) => begin(outage, error),
+                    Err(error) => begin(error),
                     Ok(_) => outage.end_for_any(),
                 }
             }
@@ -135,7 +145,7 @@ fn note_releases(route: &Route, leases: usize, outcomes: &Outcomes<Released>) {
         // Without the queue, or with one key, the command may succeed.
         Err(error) if error.excludes_queue() => {}
         Err(error) if error.may_spare_keys() && leases > 1 => {}
-        Err(CommandError::Refused(error)) => begin(outage, error),
+        Err(CommandError::Refused(error)) => begin(error),
         Err(_) => {}
     }
 }
