@@ -78,8 +78,8 @@ examples:
 
 # The tests that `make test` skips, and the programs that `cargo test` excludes. Each of these tests starts many servers, so
 # fewer of them run at a time.
-test-long: server examples
-	RUST_TEST_THREADS=8 CARGO='$(CARGO)' .ci/test --workspace --all-features --test engine --test redis -- $(LONG)
+test-long: server postgres examples
+	RUST_TEST_THREADS=8 CARGO='$(CARGO)' .ci/test --workspace --all-features --test engine --test postgres --test redis -- $(LONG)
 	CARGO='$(CARGO)' .ci/test --workspace --all-features --test faults --test processes
 
 # The screenshots go to target/tmp/dashboard. Chromium takes a core, so few tests run at a time.

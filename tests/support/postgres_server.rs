@@ -113,6 +113,15 @@ impl PostgresServer {
         )
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the URL of the superuser behind a proxy.
+    pub(crate) fn url_at(&self, port: u16) -> String {
+        format!("postgres://{SUPERUSER}:none@127.0.0.1:{port}/postgres")
+    }
+
     async fn try_connect(&self, database: &str) -> Option<Client> {
         let url = self.url_in(database);
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await.ok()?;

@@ -1,6 +1,7 @@
 //! The [`Backend`] on PostgreSQL.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use uuid::Uuid;
 use super::PostgresBackendBuilder;
 use super::batch::{Batch, MAX_BATCH};
 use super::commands::{Acquires, Releases};
+use super::error::Cause;
 use super::line::Line;
 use super::listener::Listener;
 use crate::LockKey;
@@ -18,6 +20,7 @@ use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, Downgraded, ForceReleased, Hints, Holder,
     KeepRequest, Modes, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
+use crate::task::{Background, with_output};
 
 /// Leases in PostgreSQL 13 or newer.
 ///
@@ -91,22 +94,38 @@ impl PostgresBackend {
             inner: Arc::new(inner),
         }
     }
+
+    fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.inner.line)
+    }
+
+    async fn force_release_of(
+        &self,
+        key: &LockKey,
+        holder: Option<String>,
+    ) -> Result<ForceReleased, BackendError> {
+        let (line, key) = (self.line(), key.clone());
+        let forced = run(async move { line.force_release(&key, holder.as_deref()).await });
+        Ok(match forced.await? {
+            true => ForceReleased::Released,
+            false => ForceReleased::NotHeld,
+        })
+    }
 }
 
-/// The futures panic outside a Tokio runtime with timers, in which the engine polls them.
 impl Backend for PostgresBackend {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
         self.inner.acquires.call(request.clone()).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        let line = &self.inner.line;
-        let batches = renewals
-            .chunks(MAX_BATCH)
-            .map(async |batch| match line.renew(batch).await {
+        let batches = renewals.chunks(MAX_BATCH).map(async |batch| {
+            let (line, renewals) = (self.line(), batch.to_vec());
+            match run(async move { line.renew(&renewals).await }).await {
                 Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(error); batch.len()],
-            });
+            }
+        });
         join_all(batches).await.into_iter().flatten().collect()
     }
 
@@ -116,11 +135,13 @@ impl Backend for PostgresBackend {
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        self.inner.line.release_or_keep(request).await
+        let (line, request) = (self.line(), request.clone());
+        run(async move { line.release_or_keep(&request).await }).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
-        self.inner.line.downgrade(lease).await
+        let (line, lease) = (self.line(), lease.clone());
+        run(async move { line.downgrade(&lease).await }).await
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
@@ -141,12 +162,12 @@ impl Backend for PostgresBackend {
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
-        self.inner.line.inspect(key).await
+        let (line, key) = (self.line(), key.clone());
+        run(async move { line.inspect(&key).await }).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        let was_held = self.inner.line.force_release(key, None).await?;
-        Ok(forced(was_held))
+        self.force_release_of(key, None).await
     }
 
     async fn force_release_held_by(
@@ -154,15 +175,20 @@ impl Backend for PostgresBackend {
         key: &LockKey,
         holder: &str,
     ) -> Result<ForceReleased, BackendError> {
-        let was_held = self.inner.line.force_release(key, Some(holder)).await?;
-        Ok(forced(was_held))
+        self.force_release_of(key, Some(holder.to_owned())).await
     }
 }
 
-fn forced(was_held: bool) -> ForceReleased {
-    match was_held {
-        true => ForceReleased::Released,
-        false => ForceReleased::NotHeld,
+/// Starts a command on the thread of the crate. Others wait for its dial, which a blocked runtime of its caller would hold
+/// up.
+fn run<T: Send + 'static>(
+    command: impl Future<Output = Result<T, BackendError>> + Send + 'static,
+) -> impl Future<Output = Result<T, BackendError>> + Send {
+    let (task, outcome) = with_output(command);
+    Background.spawn(task);
+    async move {
+        let outcome = outcome.await;
+        outcome.unwrap_or_else(|| Err(BackendError::unknown(Cause::NoThread)))
     }
 }
 

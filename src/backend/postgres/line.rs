@@ -32,6 +32,7 @@ pub(super) struct Line {
     pub(super) source: Source,
     pub(super) response_timeout: Duration,
     pub(super) recovery: Arc<Recovery>,
+    /// Locked during a dial. After the connect, only tasks on the thread of the crate lock it, so no caller holds it up.
     state: tokio::sync::Mutex<LineState>,
 }
 
