@@ -397,3 +397,31 @@ async fn acquire_distinguishes_busy_from_unavailable() {
         }
     }
 }
+
+/// The wait for the first key leaves no time for a reply about the second one.
+#[tokio::test(start_paused = true)]
+async fn wait_spent_on_first_key_is_busy() {
+    let wire = Simulated::new(20 * MS);
+    let (locks, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
+    let guard = there.acquire("a").await.unwrap();
+    let both = locks.acquire(["a", "b"]).wait(SECOND).into_future();
+    let both = tokio::spawn(both);
+    sleep(930 * MS).await;
+    guard.release().await.unwrap();
+    let error = both.await.unwrap().unwrap_err();
+    let log = wire.log();
+    assert!(log.iter().any(|(_, key, _)| *key == LockKey::new("b")));
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_key_without_reply_is_unavailable() {
+    let wire = Simulated::new(20 * MS);
+    let locks = manager_on(&wire);
+    let both = locks.acquire(["a", "b"]).wait(300 * MS).into_future();
+    let both = tokio::spawn(both);
+    sleep(30 * MS).await;
+    wire.fail_next(Command::Acquire, Fault::AnswerLost);
+    let error = both.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}

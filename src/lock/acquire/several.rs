@@ -3,12 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::entry::{Step, enter};
+use super::entry::{Step, enter, rejection};
 use super::guard::{Hold, LockGuard};
 use super::pending::PendingAcquire;
 use crate::backend::Mode;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
+use crate::lock::lane::is_unanswered;
 use crate::lock::lease::claim::{Claim, Deadline, QueuePosition};
 use crate::{Error, ErrorKind, LockKeys};
 
@@ -66,15 +67,28 @@ impl Several {
         mut pending: PendingAcquire,
         position: &mut QueuePosition,
     ) -> Result<LockGuard, Error> {
+        let mut began = self.claim.since;
         loop {
             let (outcome, now) = Pin::new(&mut pending).await;
             *position = pending.queue_position().max(*position);
+            let outcome = outcome.map_err(|error| self.why_not(error, began, now));
             self.holds.push(outcome?);
+            began = now;
             match self.enter_rest(now)? {
                 Some(next) => pending = next,
                 None => return self.into_guard(now),
             }
         }
+    }
+
+    /// Returns the error of the acquire. If the waits for earlier keys took most of its time, the last reply is not late.
+    fn why_not(&self, error: Error, began: Moment, now: Moment) -> Error {
+        let had_time = began.since(self.claim.since) <= now.since(began);
+        if had_time || self.claim.deadline.is_one_attempt() || !is_unanswered(&error) {
+            return error;
+        }
+        let key = &self.keys.as_slice()[self.holds.len()];
+        rejection(&self.engine, key, &self.claim, Error::new(ErrorKind::Busy))
     }
 
     pub(super) fn into_guard(self, now: Moment) -> Result<LockGuard, Error> {

@@ -31,4 +31,4 @@ pub(super) use queue::entering::Entered;
 pub(super) use queue::waiters::Waiter;
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
-pub(super) use state::{First, Lane, Seen};
+pub(super) use state::{First, Lane, Seen, is_unanswered};

@@ -1,5 +1,6 @@
 //! The state of a lane, and the queries that all events share.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,6 +107,11 @@ pub(super) struct Returning {
 #[derive(Debug, thiserror::Error)]
 #[error("no reply from the lock backend within the wait")]
 struct NoReply;
+
+/// Returns `true` if the acquire ended before the reply to its only attempt.
+pub(in crate::lock) fn is_unanswered(error: &Error) -> bool {
+    error.source().is_some_and(<dyn StdError>::is::<NoReply>)
+}
 
 /// The last reply of the backend.
 #[derive(Debug)]
