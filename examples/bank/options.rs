@@ -9,7 +9,8 @@ Usage: cargo run --example bank -- [options]
 
   --port N      listen on 127.0.0.1:N (default 3000; 0 takes any free port)
   --locks URL   keep the locks there (default memory://), for instance
-                redis://127.0.0.1:6379
+                redis://127.0.0.1:6379, or postgres://… with the
+                feature `postgres`
   --once        end after the table; fail if a locked route lost an update
                 or read a torn statement
   --help        show this

@@ -7,7 +7,8 @@
 //! cargo run -p example-orders -- --locks redis://127.0.0.1:6379 --port 3001
 //! ```
 //!
-//! With `--features tracing` it also prints lost locks, outages and warnings about a server.
+//! With `--features postgres`, the locks can be in a PostgreSQL: `--locks postgres://app@localhost/shop`. With
+//! `--features tracing`, it also prints lost locks, outages and warnings about a server.
 //!
 //! The lock prevents useless work. The token keeps the orders right even if a process pauses for longer than its
 //! lease and then continues.
@@ -48,7 +49,8 @@ Usage: cargo run -p example-orders -- [options]
 
   --port N         listen on 127.0.0.1:N (default 3000; 0 takes any free port)
   --locks URL      keep the locks there (default memory://, which is for one
-                   process), for instance redis://127.0.0.1:6379
+                   process), for instance redis://127.0.0.1:6379, or
+                   postgres://… with the feature `postgres`
   --database FILE  keep the orders there (default: orders.sqlite in the folder
                    for temporary files)
   --lease SECONDS  how long an order stays locked after the process that

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! It creates a schema `tower_lock` in the database of the URL. With `sslmode=require` in the URL and the feature
-//! `postgres-tls`, connections use TLS, and the certificate must be valid for the host.
+//! `postgres-tls`, connections use TLS, and the certificate must be valid for the host. It must come from a public
+//! authority, or from one of those that `PostgresBackendBuilder::ca_certificate` names.
 //!
 //! # When to choose it
 //!

@@ -5,11 +5,14 @@ mod blocked;
 mod connect;
 mod contract;
 mod engine;
+mod examples;
 mod faults;
 mod fence;
 mod migration;
+mod sqlx;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls;
 
 use std::time::Duration;
 

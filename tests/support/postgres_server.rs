@@ -1,6 +1,6 @@
 //! A PostgreSQL server of the test, on a free port and in a temporary folder. It ends when dropped.
 
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -56,6 +56,11 @@ fn command(program: &str, dir: &Path) -> Command {
 impl PostgresServer {
     /// Starts with settings, such as `["autovacuum=off"]`.
     pub(crate) async fn start(settings: &[&str]) -> Self {
+        Self::start_with_files(settings, &[]).await
+    }
+
+    /// Starts with files in its folder of data, which only the server can read.
+    pub(crate) async fn start_with_files(settings: &[&str], files: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the server");
         let created = command("initdb", dir.path())
             .args(["-D", "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"])
@@ -64,7 +69,16 @@ impl PostgresServer {
             .expect("initdb runs");
         let errors = String::from_utf8_lossy(&created.stderr);
         assert!(created.status.success(), "{errors}");
-        std::fs::write(dir.path().join("data/pg_hba.conf"), RULES).expect("a file");
+        let data = dir.path().join("data");
+        std::fs::write(data.join("pg_hba.conf"), RULES).expect("a file");
+        for (name, content) in files {
+            let path = data.join(name);
+            std::fs::write(&path, content).expect("a file");
+            let owner = std::fs::metadata(&data).expect("a folder").uid();
+            chown(&path, Some(owner), None).expect("its file");
+            let private = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&path, private).expect("its file");
+        }
         let port = free_port();
         let options: Vec<_> = settings.iter().map(|it| (*it).to_owned()).collect();
         let process = launch(dir.path(), port, &options);

@@ -74,7 +74,8 @@ impl PostgresBackend {
     ///
     /// The URL takes the parameters of `libpq` that tokio-postgres supports. The `connect_timeout` of a host defaults to
     /// 2 s. A connection uses TLS only with
-    /// `sslmode=require` (feature `postgres-tls`). The certificate of the server must then be valid for its host.
+    /// `sslmode=require` (feature `postgres-tls`). The certificate of the server must then be valid for its host, and come from a
+    /// public authority or one that `PostgresBackendBuilder::ca_certificate` names.
     ///
     /// [`PostgresBackendBuilder::connect`] reports an invalid URL.
     pub fn builder(url: impl Into<String>) -> PostgresBackendBuilder {

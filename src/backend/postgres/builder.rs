@@ -17,6 +17,8 @@ use super::error::{Cause, lacks_schema, of_command};
 use super::line::{Line, Session};
 use super::listener::Listener;
 use super::schema::{MIGRATION, VERSION};
+#[cfg(feature = "postgres-tls")]
+use super::source::authorities;
 use super::source::{Server, Source};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::{ConfigError, ConnectError};
@@ -39,6 +41,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 pub struct PostgresBackendBuilder {
     source: Result<Source, ConfigError>,
     listen: Option<String>,
+    #[cfg(feature = "postgres-tls")]
+    ca: Option<Vec<u8>>,
     response_timeout: Duration,
     durable: bool,
     migrates: bool,
@@ -58,6 +62,8 @@ impl PostgresBackendBuilder {
         Self {
             source,
             listen: None,
+            #[cfg(feature = "postgres-tls")]
+            ca: None,
             response_timeout: Duration::from_secs(1),
             durable: true,
             migrates: true,
@@ -70,6 +76,29 @@ impl PostgresBackendBuilder {
     /// delivers no notifications, such as PgBouncer in transaction mode.
     pub fn listen(mut self, url: impl Into<String>) -> Self {
         self.listen = Some(url.into());
+        self
+    }
+
+    /// Sets the trusted authorities for `sslmode=require`, as one or more PEM certificates. Defaults to the public ones that
+    /// Mozilla trusts, which these replace.
+    ///
+    /// They apply to commands and notifications. The certificate of a server must contain the host of its URL.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_lock::backend::postgres::PostgresBackend;
+    ///
+    /// let backend = PostgresBackend::builder("postgres://app@db.internal/shop?sslmode=require")
+    ///     .ca_certificate(std::fs::read("ca.pem")?)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.ca = Some(pem.into());
         self
     }
 
@@ -119,7 +148,16 @@ impl PostgresBackendBuilder {
         }
         let source = self.source?;
         let listen = self.listen.map(|url| Server::parse("listen", &url));
-        let listen = match (listen.transpose()?, &source) {
+        let listen = listen.transpose()?;
+        #[cfg(feature = "postgres-tls")]
+        let (mut source, mut listen) = (source, listen);
+        #[cfg(feature = "postgres-tls")]
+        if let Some(pem) = &self.ca {
+            let roots = authorities(pem)?;
+            source.trust(&roots)?;
+            listen.as_mut().map_or(Ok(()), |it| it.trust(&roots))?;
+        }
+        let listen = match (listen, &source) {
             (None, Source::Url(server)) => Some((**server).clone()),
             (listen, _) => listen,
         };

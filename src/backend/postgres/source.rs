@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use deadpool_postgres::{ClientWrapper, Object, Pool, PoolError};
 use futures_util::stream::{Stream, StreamExt as _, poll_fn};
+#[cfg(feature = "postgres-tls")]
+use rustls::RootCertStore;
+#[cfg(feature = "postgres-tls")]
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls};
@@ -18,6 +22,9 @@ use crate::task::{Background, timeout};
 
 /// The timeout for opening a connection to one host, unless the URL contains another one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg(feature = "postgres-tls")]
+const CA: &str = "ca_certificate";
 
 /// Where connections come from.
 #[derive(Clone)]
@@ -83,8 +90,16 @@ impl Server {
         Ok(Self {
             config,
             #[cfg(feature = "postgres-tls")]
-            tls: uses_tls.then(certificates),
+            tls: uses_tls.then(|| tls(public_authorities())),
         })
+    }
+
+    /// Replaces the authorities. Without TLS, no connection would use them, but their caller relies on them.
+    #[cfg(feature = "postgres-tls")]
+    pub(super) fn trust(&mut self, roots: &RootCertStore) -> Result<(), ConfigError> {
+        let without = || ConfigError::new(CA, "a URL lacks `sslmode=require`");
+        *self.tls.as_mut().ok_or_else(without)? = tls(roots.clone());
+        Ok(())
     }
 
     /// Returns the timeout of a dial, which tries all hosts.
@@ -140,12 +155,30 @@ impl Server {
     }
 }
 
-/// Returns the settings of TLS: the certificate of the server must be from a public authority.
 #[cfg(feature = "postgres-tls")]
-fn certificates() -> tokio_postgres_rustls::MakeRustlsConnect {
-    let roots = rustls::RootCertStore {
+fn public_authorities() -> RootCertStore {
+    RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-    };
+    }
+}
+
+/// Parses the certificates of authorities. Errors contain no part of them.
+#[cfg(feature = "postgres-tls")]
+pub(super) fn authorities(pem: &[u8]) -> Result<RootCertStore, ConfigError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let added = certificate.ok().and_then(|it| roots.add(it).ok());
+        added.ok_or_else(|| ConfigError::new(CA, "not the certificate of an authority"))?;
+    }
+    match roots.is_empty() {
+        true => Err(ConfigError::new(CA, "not PEM with a certificate")),
+        false => Ok(roots),
+    }
+}
+
+/// Returns the settings of TLS: the certificate of the server must be from one of the authorities.
+#[cfg(feature = "postgres-tls")]
+fn tls(roots: RootCertStore) -> tokio_postgres_rustls::MakeRustlsConnect {
     // The program may have selected no provider.
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -157,6 +190,15 @@ fn certificates() -> tokio_postgres_rustls::MakeRustlsConnect {
 }
 
 impl Source {
+    /// Replaces the authorities. The program itself connects those of a pool.
+    #[cfg(feature = "postgres-tls")]
+    pub(super) fn trust(&mut self, roots: &RootCertStore) -> Result<(), ConfigError> {
+        match self {
+            Self::Url(server) => server.trust(roots),
+            Self::Pool(_) => Err(ConfigError::new(CA, "connections are from a pool")),
+        }
+    }
+
     pub(super) fn address(&self) -> String {
         match self {
             Self::Url(server) => server.address(),
