@@ -96,7 +96,7 @@ fuzz:
 	$(CARGO) +nightly fuzz run requests -- -max_total_time=$(FUZZ_SECONDS)
 
 # Prints a table of violations, overlaps, recovery times and orphaned keys. `make test-long` runs each fault once.
-faults: server
+faults: server postgres
 	FAULT_RUNS=$(RUNS) $(TESTS) --test faults -- $(ROWS)
 
 # `make test` takes 2 000 steps.

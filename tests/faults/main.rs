@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod child;
+mod fenced;
 mod how;
 mod line;
 mod load;

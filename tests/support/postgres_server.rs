@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, NoTls};
 
 use super::patience::PATIENCE;
+use super::preloaded::Preloaded;
 use super::process::{Process, free_port, log};
 
 const SUPERUSER: &str = "postgres";
@@ -26,6 +27,7 @@ pub(crate) struct PostgresServer {
     port: u16,
     dir: TempDir,
     options: Vec<String>,
+    clock: Option<Preloaded>,
 }
 
 fn programs() -> PathBuf {
@@ -56,11 +58,26 @@ fn command(program: &str, dir: &Path) -> Command {
 impl PostgresServer {
     /// Starts with settings, such as `["autovacuum=off"]`.
     pub(crate) async fn start(settings: &[&str]) -> Self {
-        Self::start_with_files(settings, &[]).await
+        Self::launched(settings, &[], None).await
+    }
+
+    /// Starts with a wall clock of its own.
+    pub(crate) async fn start_with_clock() -> Self {
+        Self::launched(&[], &[], Some(Preloaded::build("stepped", 0))).await
+    }
+
+    /// Sets the wall clock ahead of the machine's by so many milliseconds.
+    pub(crate) fn step_clock(&self, millis: i64) {
+        let clock = self.clock.as_ref().expect("a clock of its own");
+        clock.set(millis);
     }
 
     /// Starts with files in its folder of data, which only the server can read.
     pub(crate) async fn start_with_files(settings: &[&str], files: &[(&str, &str)]) -> Self {
+        Self::launched(settings, files, None).await
+    }
+
+    async fn launched(settings: &[&str], files: &[(&str, &str)], clock: Option<Preloaded>) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the server");
         let created = command("initdb", dir.path())
             .args(["-D", "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"])
@@ -81,12 +98,13 @@ impl PostgresServer {
         }
         let port = free_port();
         let options: Vec<_> = settings.iter().map(|it| (*it).to_owned()).collect();
-        let process = launch(dir.path(), port, &options);
+        let process = launch(dir.path(), port, &options, clock.as_ref());
         let mut server = Self {
             process,
             port,
             dir,
             options,
+            clock,
         };
         server.ready().await;
         server
@@ -97,7 +115,7 @@ impl PostgresServer {
         while self.try_connect("postgres").await.is_none() {
             // After a kill, the memory of the last server may still be in use.
             if self.process.has_ended() {
-                self.process = launch(self.dir.path(), self.port, &self.options);
+                self.launch();
             }
             assert!(start.elapsed() < PATIENCE, "{}", log(self.dir.path()));
             sleep(Duration::from_millis(50)).await;
@@ -107,8 +125,30 @@ impl PostgresServer {
     /// Kills the server and starts it again.
     pub(crate) async fn crash(&mut self) {
         self.process.kill();
-        self.process = launch(self.dir.path(), self.port, &self.options);
+        self.launch();
         self.ready().await;
+    }
+
+    /// Ends the server and all sessions, and starts it again.
+    pub(crate) async fn restart(&mut self) {
+        self.process.signal("-INT");
+        let start = Instant::now();
+        while !self.process.has_ended() {
+            assert!(start.elapsed() < PATIENCE, "{}", log(self.dir.path()));
+            sleep(Duration::from_millis(5)).await;
+        }
+        self.launch();
+        self.ready().await;
+    }
+
+    fn launch(&mut self) {
+        let clock = self.clock.as_ref();
+        self.process = launch(self.dir.path(), self.port, &self.options, clock);
+    }
+
+    /// Sends a signal to the server and all sessions.
+    pub(crate) fn signal_all(&self, signal: &str) {
+        self.process.signal_all(signal);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -174,7 +214,7 @@ impl PostgresServer {
     }
 }
 
-fn launch(dir: &Path, port: u16, settings: &[String]) -> Process {
+fn launch(dir: &Path, port: u16, settings: &[String], clock: Option<&Preloaded>) -> Process {
     let output = std::fs::File::create(dir.join("output")).expect("a file for the output");
     let mut command = command("postgres", dir);
     command
@@ -197,6 +237,9 @@ fn launch(dir: &Path, port: u16, settings: &[String]) -> Process {
         ]);
     for setting in settings {
         command.args(["-c", setting]);
+    }
+    if let Some(clock) = clock {
+        clock.preload(&mut command);
     }
     command
         .stdout(output.try_clone().expect("the same file"))

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -17,6 +18,9 @@ impl Preloaded {
     /// Builds `tests/support/preloaded/{name}.c`.
     pub(crate) fn build(name: &str, number: i64) -> Self {
         let dir = tempfile::tempdir().expect("a directory for the library");
+        // The server may run as another user.
+        let readable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), readable).expect("its own directory");
         let file = File::create(dir.path().join("number")).expect("a file");
         let built = Self { dir, number: file };
         built.set(number);

@@ -86,6 +86,20 @@ impl Process {
         self.0.wait().expect("it has ended");
     }
 
+    /// Signals the process and then its children.
+    pub(crate) fn signal_all(&self, signal: &str) {
+        let id = self.0.id();
+        self.signal(signal);
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.expect("a process");
+        // Some may have ended.
+        let output = Command::new("kill")
+            .arg(signal)
+            .args(children.split_whitespace())
+            .output();
+        drop(output.expect("`kill` runs"));
+    }
+
     pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill")
             .args([signal, &self.0.id().to_string()])

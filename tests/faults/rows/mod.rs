@@ -8,6 +8,7 @@ mod http;
 mod limits;
 mod network;
 mod permits;
+mod postgres;
 mod process;
 mod queue;
 mod quorum;
@@ -174,5 +175,6 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(cluster::rows());
     rows.extend(endpoint::rows());
     rows.extend(quorum::rows());
+    rows.extend(postgres::rows());
     rows
 }
