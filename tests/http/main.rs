@@ -7,6 +7,7 @@ mod body_first;
 mod body_first_rules;
 #[cfg(feature = "test-util")]
 mod by_hand;
+mod compile_errors;
 #[cfg(all(feature = "dashboard", feature = "tracing"))]
 mod dashboard;
 #[cfg(feature = "redis")]
