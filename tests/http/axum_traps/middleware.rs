@@ -1,21 +1,23 @@
 //! CORS, panics, timeouts and limits around the lock.
 
 use std::future::pending;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
 use http::{Method, Request, StatusCode};
 use tokio::io::AsyncReadExt;
+use tokio::time::Instant;
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::CorsLayer;
 use tower_http::timeout::TimeoutLayer;
-use tower_lock::{LockLayer, LockManager};
+use tower_lock::{LockKey, LockLayer, LockManager, LockScopeLayer, Locked};
 
-use super::support::{send, serve, status};
+use super::support::{request, send, serve, status};
 use crate::served::{assert_waits, path_key, until};
 
 #[tokio::test]
@@ -144,7 +146,7 @@ async fn timeout_inside_lock_covers_only_handler() {
     let app: Router = Router::new()
         .route("/", get(async || pending::<()>().await))
         .route_layer(layers);
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let release = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         drop(guard);
@@ -155,39 +157,66 @@ async fn timeout_inside_lock_covers_only_handler() {
     until(|| locks.snapshot().is_idle()).await;
 }
 
-/// The table of `LockLayer::wait`.
+/// The table of `LockLayer::wait`, and what `LockScopeLayer::wait` says of a timeout inside.
 #[tokio::test(start_paused = true)]
 async fn timeouts_around_wait_are_as_documented() {
-    let handler = || get(async || pending::<()>().await);
-    let outside = |locks, seconds: u64| -> Router {
-        let layer = LockLayer::by_path(locks).all_methods();
-        Router::new()
-            .route("/", handler().layer(layer))
-            .layer(timeout(seconds * 1_000))
+    type Around<'a> = &'a dyn Fn(LockManager, MethodRouter<LockManager>, u64) -> Router;
+    let outside = |locks: LockManager, route: MethodRouter<LockManager>, seconds: u64| -> Router {
+        let layer = LockLayer::by_path(locks.clone());
+        let router = Router::new().route("/", route.layer(layer));
+        router.layer(timeout(seconds * 1_000)).with_state(locks)
     };
-    let inside = |locks, seconds: u64| -> Router {
+    let inside = |locks: LockManager, route: MethodRouter<LockManager>, seconds: u64| -> Router {
         let layers = ServiceBuilder::new()
-            .layer(LockLayer::by_path(locks).all_methods())
+            .layer(LockLayer::by_path(locks.clone()))
             .layer(timeout(seconds * 1_000));
-        Router::new().route("/", handler().layer(layers))
+        let router = Router::new().route("/", route.layer(layers));
+        router.with_state(locks)
     };
-    type Around<'a> = &'a dyn Fn(LockManager, u64) -> Router;
-    for (around, seconds, busy, late) in [
-        (&outside as Around<'_>, 3, (504, 3), 3),
-        (&outside, 10, (409, 5), 10),
-        (&inside, 10, (409, 5), 14),
+    let in_scope = |locks: LockManager, route: MethodRouter<LockManager>, seconds: u64| -> Router {
+        let layers = ServiceBuilder::new()
+            .layer(LockScopeLayer::new())
+            .layer(timeout(seconds * 1_000))
+            .layer(Extension(path_key("/")));
+        let router = Router::new().route("/", route.layer(layers));
+        router.with_state(locks)
+    };
+    // The status and its second if the key is busy for a minute, and then for 4 s. The handler of the latter never ends.
+    for (name, around, seconds, busy, late, had) in [
+        ("outside", &outside as Around<'_>, 3, (504, 3), 3, None),
+        ("outside", &outside, 10, (409, 5), 10, Some(6)),
+        ("inside", &inside, 10, (409, 5), 14, Some(10)),
+        ("in scope", &in_scope, 3, (504, 3), 3, None),
+        ("in scope", &in_scope, 10, (409, 5), 10, Some(6)),
     ] {
-        for (hold, (expected, after)) in [(60, busy), (4, (504, late))] {
+        for (hold, (expected, after), had) in [(60, busy, None), (4, (504, late), had)] {
             let locks = LockManager::in_memory();
             let guard = locks.acquire(path_key("/")).await.unwrap();
             let release = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(hold)).await;
                 drop(guard);
             });
-            let start = tokio::time::Instant::now();
-            let answered = status(&around(locks, seconds), Method::GET, "/").await;
-            assert_eq!(answered.as_u16(), expected, "{seconds} {hold}");
-            assert_eq!(start.elapsed().as_secs(), after, "{seconds} {hold}");
+            let begun = Arc::new(OnceLock::new());
+            let begins = Arc::clone(&begun);
+            let work = async move || {
+                begins.set(Instant::now()).unwrap();
+                pending::<()>().await
+            };
+            let route = if name == "in scope" {
+                post(async move |_: Locked<Extension<LockKey>>| work().await)
+            } else {
+                post(work)
+            };
+            let start = Instant::now();
+            let app = around(locks, route, seconds);
+            let response = app.oneshot(request(Method::POST, "/")).await.unwrap();
+            let at = format!("{name} {seconds} {hold}");
+            assert_eq!(response.status().as_u16(), expected, "{at}");
+            assert_eq!(start.elapsed().as_secs(), after, "{at}");
+            let is_retried = response.headers().contains_key("retry-after");
+            assert_eq!(is_retried, expected == 409, "{at}");
+            let begun = begun.get().map(|begun: &Instant| begun.elapsed().as_secs());
+            assert_eq!(begun, had, "{at}");
             release.abort();
         }
     }
