@@ -89,7 +89,7 @@ pub enum ErrorKind {
     /// The other cause: the owner holds the lock [shared](crate::manager::Acquire::shared) and asks for a
     /// [permit](crate::manager::Acquire::permits) of it, or the reverse. It must release the first one before, or use one mode.
     KeyConflict,
-    /// The owner holds the lock [`MAX_HOLD_COUNT`](crate::manager::MAX_HOLD_COUNT) times already.
+    /// The owner holds the lock 64 times already.
     ReentrancyLimit,
     /// The owner holds the lock [shared](crate::manager::Acquire::shared), or has a permit of it, and asks for an exclusive one.
     /// Two such owners would wait for each other for ever. Release the lock first, or ask for an exclusive lock from
@@ -147,6 +147,11 @@ impl Error {
     pub(crate) fn held_here(mut self) -> Self {
         self.repr.is_held_here = true;
         self
+    }
+
+    #[cfg(feature = "tracing")]
+    pub(crate) fn is_held_here(&self) -> bool {
+        self.repr.is_held_here
     }
 
     pub(crate) fn lease_left(&self) -> Option<Duration> {

@@ -107,6 +107,7 @@
 //! | symptom | meaning | first steps |
 //! |---|---|---|
 //! | 409 `resource-busy` | another owner held the lock for the whole wait | measure how long handlers hold it; shorten them or raise the wait; use finer [keys](super::keys) |
+//! | 409 `lock-failed-in-handler` after the whole wait, also without other requests | the handler acquired a lock without the owner of its request, or through a second manager over the same backend: it waited for itself | use [`LockScope::acquire`](crate::LockScope::acquire), and one manager. Within one manager, the event `lock not acquired` of the level `debug` has this remedy as its `cause` |
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
 //! | 503 `lock-unavailable` with `Retry-After`, and the event `lock backend unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
@@ -149,7 +150,7 @@
 //!
 //! A process that ends without a shutdown keeps its locks until their leases expire.
 //! [`shutdown`](crate::LockManager::shutdown) serves the waiters, lets holders finish and releases their locks. Call it on
-//! SIGTERM and on Ctrl-C, as `examples/orders.rs` does. [Its documentation](crate::LockManager::shutdown) has the lines
+//! SIGTERM and on Ctrl-C, as `examples/orders` does. [Its documentation](crate::LockManager::shutdown) has the lines
 //! for `axum::serve`, with the signals and a bound for requests that do not end.
 //!
 //! | acquire | from the call on |

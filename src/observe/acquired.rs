@@ -17,7 +17,11 @@ pub(crate) fn not_acquired<'a>(
     #[cfg(feature = "tracing")]
     {
         // A closure, so that the text is built only for a subscriber.
-        let cause = || std::error::Error::source(error).map(crate::error::with_causes);
+        let cause = || match std::error::Error::source(error) {
+            Some(source) => Some(crate::error::with_causes(source)),
+            // The handler may wait for its own request, and its client gets no more than a 409.
+            None => error.is_held_here().then(|| error.to_string()),
+        };
         tracing::debug!(
             target: "tower_lock",
             {

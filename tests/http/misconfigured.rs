@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::routing::get;
+use axum::extract::State;
+use axum::routing::{get, post};
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower::{Layer, ServiceExt};
-use tower_lock::{ErrorKind, LockKey, LockLayer, LockManager, LockRejection};
+use tower_lock::{Error, ErrorKind, LockKey, LockLayer, LockManager, LockRejection};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::log::Log;
@@ -297,6 +298,29 @@ fn unmatched_request_is_404_without_fallback() {
         });
     });
     assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// The handler waits for its own request. The log has the remedy, and the response has not.
+#[test]
+fn acquire_without_owner_logs_remedy() {
+    async fn handler(State(locks): State<LockManager>) -> Result<(), Error> {
+        let again = locks.acquire(LockKey::from_path("/orders/7")).no_wait();
+        again.await.map(drop)
+    }
+    let locks = LockManager::in_memory();
+    let app = Router::new()
+        .route("/orders/{id}", post(handler))
+        .layer(LockLayer::by_path(locks.clone()))
+        .with_state(locks);
+    let remedy = "in a handler use `LockScope::acquire` or `.owner(..)`";
+    let log = logged(|| {
+        let (status, _, body) = block_on(send(&app, "/orders/7"));
+        assert_eq!(status, StatusCode::CONFLICT);
+        assert!(body.contains("lock-failed-in-handler"), "{body}");
+        assert!(!body.contains(remedy), "{body}");
+    });
+    let event = log.lines().find(|line| line.contains("lock not acquired"));
+    assert!(event.is_some_and(|event| event.contains(remedy)), "{log}");
 }
 
 /// It passes the layer, so it needs no key.
