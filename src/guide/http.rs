@@ -90,7 +90,7 @@
 //! | the head of the request | [`LockLayer`](crate::LockLayer) |
 //! | the body, or another extractor | [`Locked`](crate::Locked) under a [`LockScopeLayer`](crate::LockScopeLayer) |
 //! | the same, and the handler only reads | [`LockedShared`](crate::LockedShared) in place of `Locked` |
-//! | a look-up in the handler | [`acquire`](crate::LockManager::acquire), and [`LockScope::keep`](crate::LockScope::keep) |
+//! | a look-up in the handler | [`LockScope::acquire`](crate::LockScope::acquire) |
 //!
 //! A handler returns an [`Error`](crate::Error) with `?`. It may have worked before, so the response is
 //! `lock-failed-in-handler`: it promises nothing, and has no `Retry-After`. A handler that has only read can return a
@@ -282,7 +282,7 @@
 //! - A client that must not write the resource goes no further than authentication outside of the layer.
 //! - A client that reads its response slowly holds the lock too. A response in memory, or
 //!   [`release_at_head`](crate::LockLayer::release_at_head), releases it at the head. The reply of a unary gRPC call is
-//!   not in memory for the layer: see `examples/tonic.rs`.
+//!   not in memory for the layer: see `examples/tonic`.
 //! - The keys of a layer come from the client. [`max_waiters`](crate::LockManagerBuilder::max_waiters) bounds the
 //!   requests that wait. A limit of concurrent requests outside of the layer bounds the memory of their bodies.
 //!

@@ -14,7 +14,7 @@
 //! | a value from an outer layer | [`by_extension`](crate::LockLayer::by_extension)`::<Tenant>(locks)` | its [`LockTarget`](crate::LockTarget) |
 //! | anything else in the head | [`by_fn`](crate::LockLayer::by_fn)`(locks, closure)` | the closure's |
 //! | the body, or another extractor | [`Locked<T>`](crate::Locked) in the handler, under a [`LockScopeLayer`](crate::LockScopeLayer) | its [`LockTarget`](crate::LockTarget) or [`LockBy`](crate::LockBy) |
-//! | a look-up in the handler | [`acquire`](crate::LockManager::acquire)`(key)`, then [`LockScope::keep`](crate::LockScope::keep) | a [`LockKey`](crate::LockKey) |
+//! | a look-up in the handler | [`LockScope::acquire`](crate::LockScope::acquire)`(&locks, key)` | a [`LockKey`](crate::LockKey) |
 //! | a job without a request | [`acquire`](crate::LockManager::acquire)`(key)` | a [`LockKey`](crate::LockKey) |
 //!
 //! The name of a parameter is a part of the key. An order and a customer share locks if both routes have the parameter
@@ -97,9 +97,12 @@
 //! - **Authentication and [validation](#validate-a-body-before-the-lock) go outside of the lock.** A client without
 //!   permission then cannot block other clients. Timeouts go outside as well, and are longer than the wait: a busy
 //!   resource is then 409 and not 408.
-//! - **To acquire a held lock again, name its owner.** Nested layers and extractors do so automatically. An
+//! - **To acquire a held lock again, name its owner.** Nested layers, extractors and
+//!   [`LockScope::acquire`](crate::LockScope::acquire) do so automatically. Any other
 //!   [`acquire`](crate::LockManager::acquire) in a handler needs `.owner(held.owner())`. Without it, the acquire waits
-//!   for its own request.
+//!   for its own request, and is rejected at the end of its wait.
+//! - **One manager per process and backend.** An owner belongs to one manager. A request that holds a key through one
+//!   manager and acquires it through another one over the same backend waits for itself as well. Clone the manager.
 //! - **A layer locks before the body arrives.** A client that sends its body slowly holds the lock. For clients that
 //!   are not trusted, set [`read_body_first`](crate::LockLayer::read_body_first), or use `Locked<Json<..>>`, which
 //!   locks after the body.

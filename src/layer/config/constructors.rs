@@ -72,8 +72,11 @@ impl LockLayer<ByPathParam> {
     /// the `Router`, where no parameters exist yet. Each such request is rejected with 500 `lock-misconfigured`,
     /// and the layer logs the mistake once, as an error. Under `Router::layer`, a request that no route matches is
     /// rejected with 404, without the inner service: a fallback must not run unlocked. Safe methods pass all of that, and
-    /// reach the fallback without a key. For a `Router` inside another one, use `nest` or `nest_service`. Behind `route_service`, wrapped in another service, its unmatched requests
-    /// are rejected with 500: they have the matched path of the outer route, which lacks the parameter.
+    /// reach the fallback without a key.
+    ///
+    /// For a `Router` inside another one, use `nest` or `nest_service`. Behind `route_service`, wrapped in another service,
+    /// its unmatched requests are rejected with 500: they have the matched path of the outer route, which lacks the
+    /// parameter.
     ///
     /// # Panics
     ///
@@ -311,7 +314,7 @@ impl LockLayer<()> {
     ///
     /// # Panics
     ///
-    /// Panics if `name` is empty or contains `{`, `}`, `*` or `/`.
+    /// Panics if `name` is one that `by_path_param` rejects.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -50,8 +50,8 @@ use crate::layer::keys::{KeyExtractor, Keyed};
 ///   [`no_wait`](Self::no_wait) change it for one layer.
 /// - A request locks at most 16 keys ([`LockKeys::MAX`](crate::LockKeys::MAX)) in one layer, all or none. A request
 ///   with more is rejected with 400.
-/// - A request holds one key at most 64 times ([`MAX_HOLD_COUNT`](crate::manager::MAX_HOLD_COUNT)), over all nested layers and
-///   extractors. The next acquire is rejected with 500.
+/// - A request holds one key at most 64 times, over all nested layers and extractors. The next acquire is rejected with
+///   500.
 ///
 /// # Where to put it
 ///
@@ -94,7 +94,8 @@ use crate::layer::keys::{KeyExtractor, Keyed};
 ///
 /// # Reentrancy
 ///
-/// A request has one owner per manager, that of the first layer or [`Locked`](crate::Locked).
+/// A request has one owner per manager, that of the first layer or [`Locked`](crate::Locked). Of two managers over one
+/// backend, each waits for the locks of the other one, also in one request. Create one, and clone it.
 /// All layers and extractors inside re-enter with it, and [`Held::owner`](crate::Held::owner) returns it. If a
 /// middleware inserts an [`Owner`](crate::Owner) into the extensions, the layer uses that one. Two layers with one key are one
 /// lock, held twice. Of two layers with different keys, the handler sees the inner one's

@@ -16,7 +16,8 @@ impl LockScope {
     /// hold. The settings of the scope are the defaults. Awaiting it returns [`Held`]. After the response, the lock is
     /// released at once, and [`Held::is_held`] is `false`.
     ///
-    /// An owner belongs to one manager. Two managers over one backend exclude each other, also in one request.
+    /// An owner belongs to one manager. Two managers over one backend exclude each other, also in one request: an acquire
+    /// of a key that the request holds through the other one is rejected at the end of its wait.
     ///
     /// ```
     /// # #[cfg(not(feature = "axum"))]

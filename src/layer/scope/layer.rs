@@ -15,7 +15,7 @@ use crate::layer::config::{OnLost, Options, Wait};
 /// Keeps the locks of [`Locked`](crate::Locked) until the response is complete, and carries their settings.
 ///
 /// Every [`LockLayer`](crate::LockLayer) opens a scope as well. Use this layer around handlers that lock only
-/// with `Locked`, or with guards of their own.
+/// with `Locked`, or acquire locks of their own.
 ///
 /// In a scope:
 ///
@@ -27,9 +27,10 @@ use crate::layer::config::{OnLost, Options, Wait};
 ///   with an error.
 /// - [`LockGuard::release`](crate::LockGuard::release) releases early.
 /// - A guard that the handler moves into a task is held until the task drops it.
-/// - A handler hands over guards of its own with [`LockScope::keep`](crate::LockScope::keep).
+/// - A handler acquires further locks with [`LockScope::acquire`](crate::LockScope::acquire), as the owner of the request.
+///   [`LockScope::keep`](crate::LockScope::keep) hands over a guard of its own.
 ///
-/// The settings apply to each `Locked` in the scope. Of several scopes, all settings of the innermost apply,
+/// The settings apply to each `Locked` and `LockScope::acquire` in the scope. Of several scopes, all settings of the innermost apply,
 /// defaults included. Only [`status`](Self::status) and [`on_reject`](Self::on_reject) are inherited: a scope around a
 /// router sets them for all layers and scopes inside that do not set their own.
 ///

@@ -28,15 +28,18 @@ use crate::{Held, LockGuard, LockManager, Owner};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use axum::{Router, body::Body, extract::State, http::{Request, StatusCode}, routing::post};
 /// use tower::ServiceExt;
-/// use tower_lock::{Error, LockManager, LockScope, LockScopeLayer};
+/// use tower_lock::{Error, LockGuard, LockManager, LockScope, LockScopeLayer};
+///
+/// /// Also called by a job. It does not re-enter what the request holds.
+/// async fn open_month(locks: &LockManager) -> Result<LockGuard, Error> {
+///     locks.acquire("month:2026-01").no_wait().await
+/// }
 ///
 /// async fn close_month(
 ///     State(locks): State<LockManager>,
 ///     scope: LockScope,
 /// ) -> Result<&'static str, Error> {
-///     // The key is known only after a look-up.
-///     let guard = locks.acquire("month:2026-01").no_wait().await?;
-///     scope.keep(guard);
+///     scope.keep(open_month(&locks).await?);
 ///     Ok("closed")
 /// }
 ///

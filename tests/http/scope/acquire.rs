@@ -16,7 +16,7 @@ use tower_lock::{
     Memory,
 };
 
-use super::support::{LockedId, gate, key, kind, request, scoped, scopes, status, streaming};
+use super::support::{LockedId, gate, key, kind, request, scoped, scopes, status, streaming, text};
 use crate::served::{assert_waits, is_locked};
 
 #[tokio::test]
@@ -185,6 +185,35 @@ async fn acquire_after_response_is_released_at_once() {
     let held = scope.acquire(&locks, "mine").await.unwrap();
     assert!(!held.is_held());
     assert!(!is_locked(&locks));
+}
+
+/// Two managers have an owner each for one request, in a layer and in a handler.
+#[tokio::test(start_paused = true)]
+async fn second_manager_waits_for_its_own_request() {
+    let store = Memory::new();
+    let manager = || LockManager::builder(store.clone()).build().unwrap();
+    let (first, second) = (manager(), manager());
+    let by_id = |locks: &LockManager| LockLayer::by_fn(locks.clone(), |_| key("7"));
+    let again = async |State(locks): State<LockManager>, scope: LockScope| {
+        scope.acquire(&locks, key("7")).await.map(drop)
+    };
+    let handler = Router::new().route("/", post(again)).layer(by_id(&first));
+    let layers = Router::new()
+        .route("/", post(async || ()))
+        .layer(by_id(&second))
+        .layer(by_id(&first));
+    for (app, problem) in [
+        (handler, "lock-failed-in-handler"),
+        (layers, "resource-busy"),
+    ] {
+        let start = tokio::time::Instant::now();
+        let app: Router = app.with_state(second.clone());
+        let response = app.oneshot(request("/")).await.unwrap();
+        assert_eq!(kind(&response), ErrorKind::Busy);
+        assert_eq!(start.elapsed().as_secs(), 5);
+        assert!(text(response).await.contains(problem));
+        assert!(!is_locked(&first));
+    }
 }
 
 /// Returns the text of the error of an acquire that waits for this guard.
