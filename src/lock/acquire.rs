@@ -232,7 +232,8 @@ impl Acquire {
 
     /// Acquires the lock, runs the work and releases the lock. Drops the work if the lock is lost.
     ///
-    /// The release is finished in the background.
+    /// The release is finished in the background. With [`no_wait`](Self::no_wait), a job is skipped only while a run of
+    /// another instance overlaps: [`run_every`](Self::run_every) runs it once per interval.
     ///
     /// # Errors
     ///

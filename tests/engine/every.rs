@@ -126,3 +126,21 @@ async fn period_of_zero_and_invalid_key_are_errors() {
     let invalid = locks.acquire("").run_every(SECOND, |_| async {});
     assert_eq!(invalid.await.unwrap_err().kind(), ErrorKind::InvalidKey);
 }
+
+/// What `Acquire::run` and the page `operations` say of a job that another program starts.
+#[tokio::test(start_paused = true)]
+async fn single_attempts_skip_only_overlapping_runs() {
+    let memory = Memory::new();
+    let (here, there) = (manager_on(&memory), manager_on(&memory));
+    let run = |locks: &LockManager| {
+        let job = locks.acquire("job").no_wait();
+        job.run(|_| sleep(200 * MS))
+    };
+    let (first, second) = tokio::join!(run(&here), run(&there));
+    first.unwrap();
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Busy);
+    // Half a second apart.
+    run(&here).await.unwrap();
+    sleep(300 * MS).await;
+    run(&there).await.unwrap();
+}
