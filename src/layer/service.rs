@@ -132,13 +132,15 @@ impl Options {
             return Plan::Run;
         }
         let request_info = RequestInfo::in_parts(request);
-        let extracted = keys.extract(request);
+        let extracted = keys.extract(request, self.kind.as_deref());
         if let Err(error) = &extracted {
             locks.not_acquired(self.name(), error);
         }
         let keys = match extracted {
             Ok(Some(locked)) => {
-                keys.check_kind(locks, &request.extensions);
+                if self.kind.is_none() {
+                    keys.check_kind(locks, &request.extensions);
+                }
                 locked
             }
             Ok(None) => return Plan::Run,

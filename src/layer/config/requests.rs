@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use super::layer::LockLayer;
 use super::options::{Permits, Reads, assert_valid};
-use crate::layer::keys::{KeyExtractor, Keyed, WithKind};
+use crate::layer::keys::WithKind;
 use crate::lock::valid_permits;
 
 impl<K> LockLayer<K> {
@@ -127,9 +127,7 @@ impl<K> LockLayer<K> {
         self.options.skip = Some(Arc::new(skip));
         self
     }
-}
 
-impl<K: KeyExtractor> LockLayer<K> {
     /// Sets the kind of the keys, which is their first part. Defaults to the name of the parameter or header.
     ///
     /// The key is `LockKey::from_parts([kind, value])`. Two layers with the same kind exclude each other for the same value,
@@ -181,8 +179,7 @@ impl<K: KeyExtractor> LockLayer<K> {
     {
         let kind = kind.into();
         assert!(!kind.is_empty(), "`LockLayer`: invalid `kind`: it is empty");
-        let extractor = self.keys.extractor().with_kind(kind);
-        self.keys = Arc::new(Keyed::of(extractor));
+        self.options.kind = Some(kind);
         self
     }
 }

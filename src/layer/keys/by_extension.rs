@@ -23,12 +23,6 @@ impl<T> ByExtension<T> {
     }
 }
 
-impl<T> Clone for ByExtension<T> {
-    fn clone(&self) -> Self {
-        Self::new()
-    }
-}
-
 impl<T> fmt::Debug for ByExtension<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ByExtension<{}>", type_name::<T>())

@@ -5,25 +5,34 @@ use std::borrow::Cow;
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-use super::extractor::KeyExtractor;
+use super::extractor::{Extracted, KeyExtractor};
 use super::source::ValueSource;
-use crate::{InvalidKey, LockKeys};
+use crate::InvalidKey;
 
 /// The key of [`LockLayer::by_query`](crate::LockLayer::by_query).
 #[derive(Debug, Clone)]
 pub struct ByQuery {
     name: Cow<'static, str>,
-    pub(super) kind: Option<Cow<'static, str>>,
 }
 
 impl ByQuery {
     pub(in crate::layer) fn new(name: Cow<'static, str>) -> Self {
-        Self { name, kind: None }
+        Self { name }
     }
 }
 
 impl KeyExtractor for ByQuery {
-    fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
+    fn extract(&self, request: &Parts) -> Extracted {
+        self.keys(request, None)
+    }
+
+    fn extract_in_place(&self, request: &mut Parts, kind: Option<&str>) -> Extracted {
+        self.keys(request, kind)
+    }
+}
+
+impl ByQuery {
+    fn keys(&self, request: &Parts, kind: Option<&str>) -> Extracted {
         let source = ValueSource {
             place: "query parameter",
             name: &self.name,
@@ -36,7 +45,7 @@ impl KeyExtractor for ByQuery {
             .map(|(_, value)| value);
         let value = form_decode(source.only(values)?);
         match std::str::from_utf8(&value) {
-            Ok(_) => source.key(self.kind.as_deref(), &value),
+            Ok(_) => source.key(kind, &value),
             Err(_) => Err(InvalidKey::undecodable(source.to_string())),
         }
     }

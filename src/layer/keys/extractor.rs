@@ -4,6 +4,8 @@ use http::request::Parts;
 
 use crate::{InvalidKey, LockKeys};
 
+pub(super) type Extracted = Result<Option<LockKeys>, InvalidKey>;
+
 /// Returns the keys that a request must hold while it is served.
 ///
 /// The extractors behind the constructors of [`LockLayer`](crate::LockLayer) implement it, and so does each function
@@ -43,10 +45,10 @@ pub trait KeyExtractor {
     /// [`InvalidKey::NoRoute`], and with 500 for [`InvalidKey::Setup`]. The inner service does not run.
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey>;
 
-    /// The method that the service calls. [`ByPathParam`] overrides it: axum's extractors need `&mut`, and a
-    /// copy of all extensions costs more than the lock.
+    /// The method that the service calls. Sources with a kind override it. So does [`ByPathParam`] because axum's
+    /// extractors need `&mut`, and a copy of all extensions costs more than the lock.
     #[doc(hidden)]
-    fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
+    fn extract_in_place(&self, request: &mut Parts, _kind: Option<&str>) -> Extracted {
         self.extract(request)
     }
 

@@ -55,8 +55,12 @@ impl<K: KeyExtractor> Keyed<K> {
         let _unused_without_axum = (locks, of_request);
     }
 
-    pub(in crate::layer) fn extract(&self, request: &mut Parts) -> Result<Option<LockKeys>, Error> {
-        let extracted = self.extractor.extract_in_place(request);
+    pub(in crate::layer) fn extract(
+        &self,
+        request: &mut Parts,
+        kind: Option<&str>,
+    ) -> Result<Option<LockKeys>, Error> {
+        let extracted = self.extractor.extract_in_place(request, kind);
         extracted.map_err(|invalid| self.failed(invalid, &request.extensions))
     }
 

@@ -51,15 +51,10 @@ impl SharedKind {
         let is_first = self.first.set(route.to_owned()).is_ok();
         let mut kinds = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (manager, self.kind.clone());
-        let is_full = kinds.len() >= MOST_KINDS;
-        let known = match kinds.get_mut(&key) {
-            Some(known) => known,
-            None if is_full => return,
-            None => {
-                kinds.insert(key, Some(route.to_owned()));
-                return;
-            }
-        };
+        if kinds.len() >= MOST_KINDS && !kinds.contains_key(&key) {
+            return;
+        }
+        let known = kinds.entry(key).or_insert_with(|| Some(route.to_owned()));
         let is_other =
             |known: &mut String| resource(known, &self.name) != resource(route, &self.name);
         if let Some(other) = known.take_if(is_other) {

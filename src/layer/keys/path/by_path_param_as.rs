@@ -9,13 +9,12 @@ use std::str::FromStr;
 use http::request::Parts;
 
 use super::params;
-use crate::layer::KeyExtractor;
-use crate::{InvalidKey, LockKeys};
+use crate::InvalidKey;
+use crate::layer::keys::extractor::{Extracted, KeyExtractor};
 
 /// The key of [`LockLayer::by_path_param_as`](crate::LockLayer::by_path_param_as).
 pub struct ByPathParamAs<T> {
     name: Cow<'static, str>,
-    pub(in crate::layer::keys) kind: Option<Cow<'static, str>>,
     value: PhantomData<fn() -> T>,
 }
 
@@ -24,39 +23,28 @@ impl<T> ByPathParamAs<T> {
         params::assert_valid("by_path_param_as", &name);
         Self {
             name,
-            kind: None,
             value: PhantomData,
         }
     }
 }
 
 impl<T: FromStr + Display> KeyExtractor for ByPathParamAs<T> {
-    fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        params::on_copy(request, |copy| self.extract_in_place(copy))
+    fn extract(&self, request: &Parts) -> Extracted {
+        params::on_copy(request, |copy| self.extract_in_place(copy, None))
     }
 
-    fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
+    fn extract_in_place(&self, request: &mut Parts, kind: Option<&str>) -> Extracted {
         let params = params::read(request)?;
         let value = params::value(&params, &self.name, request)?;
         let source = params::source(&self.name);
         let value: T = value.parse().map_err(|_| InvalidKey::Malformed {
             what: source.to_string().into(),
         })?;
-        source.key(self.kind.as_deref(), value.to_string().as_bytes())
+        source.key(kind, value.to_string().as_bytes())
     }
 
     fn parameters(&self) -> Vec<&str> {
-        params::unless(&self.kind, [&*self.name])
-    }
-}
-
-impl<T> Clone for ByPathParamAs<T> {
-    fn clone(&self) -> Self {
-        Self {
-            name: self.name.clone(),
-            kind: self.kind.clone(),
-            value: PhantomData,
-        }
+        vec![&*self.name]
     }
 }
 

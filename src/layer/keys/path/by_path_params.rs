@@ -5,14 +5,13 @@ use std::borrow::Cow;
 use http::request::Parts;
 
 use super::params;
-use crate::layer::KeyExtractor;
-use crate::{InvalidKey, LockKey, LockKeys};
+use crate::LockKey;
+use crate::layer::keys::extractor::{Extracted, KeyExtractor};
 
 /// The key of [`LockLayer::by_path_params`](crate::LockLayer::by_path_params).
 #[derive(Debug, Clone)]
 pub struct ByPathParams {
     names: Box<[Cow<'static, str>]>,
-    pub(in crate::layer::keys) kind: Option<Cow<'static, str>>,
 }
 
 impl ByPathParams {
@@ -28,21 +27,21 @@ impl ByPathParams {
             !names.is_empty(),
             "`LockLayer`: invalid `by_path_params`: list at least one parameter"
         );
-        Self { names, kind: None }
+        Self { names }
     }
 }
 
 impl KeyExtractor for ByPathParams {
-    fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        params::on_copy(request, |copy| self.extract_in_place(copy))
+    fn extract(&self, request: &Parts) -> Extracted {
+        params::on_copy(request, |copy| self.extract_in_place(copy, None))
     }
 
-    fn extract_in_place(&self, request: &mut Parts) -> Result<Option<LockKeys>, InvalidKey> {
+    fn extract_in_place(&self, request: &mut Parts, kind: Option<&str>) -> Extracted {
         let params = params::read(request)?;
         let mut parts = Vec::with_capacity(2 * self.names.len());
-        parts.extend(self.kind.as_deref());
+        parts.extend(kind);
         for name in &self.names {
-            if self.kind.is_none() {
+            if kind.is_none() {
                 parts.push(&**name);
             }
             parts.push(params::value(&params, name, request)?);
@@ -51,6 +50,6 @@ impl KeyExtractor for ByPathParams {
     }
 
     fn parameters(&self) -> Vec<&str> {
-        params::unless(&self.kind, self.names.iter().map(|name| &**name))
+        self.names.iter().map(|name| &**name).collect()
     }
 }

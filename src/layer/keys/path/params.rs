@@ -1,7 +1,5 @@
 //! The parameters of the axum route that matches a request.
 
-use std::borrow::Cow;
-
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{FromRequestParts, MatchedPath, OriginalUri, RawPathParams};
 use http::request::Parts;
@@ -13,17 +11,6 @@ use crate::layer::keys::source::ValueSource;
 pub(super) fn source(name: &str) -> ValueSource<'_> {
     let place = "path parameter";
     ValueSource { place, name }
-}
-
-/// Returns the names, of which the kind of the key consists unless the program has set one.
-pub(super) fn unless<'n>(
-    kind: &Option<Cow<'static, str>>,
-    names: impl IntoIterator<Item = &'n str>,
-) -> Vec<&'n str> {
-    match kind {
-        Some(_) => Vec::new(),
-        None => names.into_iter().collect(),
-    }
 }
 
 /// Panics if the parameter of a usual route cannot have this name.
