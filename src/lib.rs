@@ -242,11 +242,11 @@ pub use owner::{FencingToken, Owner};
 /// What [`LockManager`] and its guards return, and the futures of acquires.
 pub mod manager {
     pub use crate::error::ConfigError;
-    pub use crate::layer::{ScopeAcquire, ScopeAcquireFuture};
+    pub use crate::layer::ScopeAcquire;
     #[cfg(feature = "tracing")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
     pub use crate::lock::TraceKeys;
-    pub use crate::lock::{Acquire, AcquireFuture, LockInfo, Lost, MAX_HOLD_COUNT, Snapshot};
+    pub use crate::lock::{Acquire, AcquireFuture, LockInfo, Lost, Snapshot};
     pub use crate::observe::{LostReason, Via};
 }
 

@@ -71,8 +71,7 @@
 //!
 //! # lock-reentrancy
 //!
-//! Status 500. The request acquired the same lock too many times:
-//! [`MAX_HOLD_COUNT`](crate::manager::MAX_HOLD_COUNT) times at once. Nothing was done.
+//! Status 500. The request acquired the same lock more than 64 times at once. Nothing was done.
 //!
 //! # lock-upgrade
 //!

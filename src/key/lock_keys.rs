@@ -152,11 +152,7 @@ impl LockKeys {
     }
 
     /// Checks that each key can be locked, and that their number is within bounds.
-    ///
-    /// # Errors
-    ///
-    /// Returns the first [`InvalidKey`].
-    pub fn validate(&self) -> Result<(), InvalidKey> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidKey> {
         match &self.keys {
             Keys::One(key) => key.validate(),
             Keys::Many(keys) if keys.is_empty() => Err(InvalidKey::NoKeys),
@@ -204,12 +200,6 @@ fn bit(index: usize) -> u64 {
         .ok()
         .and_then(|at| 1_u64.checked_shl(at))
         .unwrap_or(0)
-}
-
-impl From<&LockKeys> for LockKeys {
-    fn from(keys: &LockKeys) -> Self {
-        keys.clone()
-    }
 }
 
 impl<K: Into<LockKey>, const N: usize> From<[K; N]> for LockKeys {

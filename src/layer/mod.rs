@@ -46,5 +46,5 @@ pub use rejection::LockRejection;
 pub(crate) use rejection::RequestInfo;
 #[cfg(feature = "axum")]
 pub(crate) use request_locks::RequestLocks;
-pub use scope::{LockScope, LockScopeLayer, LockScopeService, ScopeAcquire, ScopeAcquireFuture};
+pub use scope::{LockScope, LockScopeLayer, LockScopeService, ScopeAcquire};
 pub use service::LockService;

@@ -177,7 +177,6 @@ pub(crate) use engine::room::{Room, Share};
 pub use engine::trace_keys::TraceKeys;
 #[cfg(feature = "dashboard")]
 pub(crate) use lane::HeldBy;
-pub use lane::MAX_HOLD_COUNT;
 pub use lease::held::Held;
 pub use lease::lost::Lost;
 #[cfg(feature = "dashboard")]

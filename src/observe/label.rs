@@ -25,7 +25,7 @@ macro_rules! label {
 
             /// Returns the text of the label, as in metrics and events.
             #[must_use]
-            $vis const fn as_str(self) -> &'static str {
+            pub(crate) const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$value => $text,)+
                 }

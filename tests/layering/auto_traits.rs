@@ -11,8 +11,7 @@ use tower_lock::backend::{
 };
 use tower_lock::keys::{BodyFirst, ByExtension, ByFn, ByHeader, ByPath, ByQuery};
 use tower_lock::manager::{
-    Acquire, AcquireFuture, ConfigError, LockInfo, Lost, LostReason, ScopeAcquire,
-    ScopeAcquireFuture, Snapshot, Via,
+    Acquire, AcquireFuture, ConfigError, LockInfo, Lost, LostReason, ScopeAcquire, Snapshot, Via,
 };
 use tower_lock::service::{
     BodyFirstFuture, LockBody, LockScopeService, LockService, ReadBody, ResponseFuture, Unlocked,
@@ -100,7 +99,7 @@ assert_impl_all!(Quorum: Clone);
 // The scope.
 assert_shared!(LockScope, LockScopeLayer, LockScopeService<()>);
 assert_shared!(ScopeAcquire);
-assert_impl_all!(ScopeAcquireFuture: Send, Unpin, std::fmt::Debug);
+assert_impl_all!(<ScopeAcquire as IntoFuture>::IntoFuture: Send, Unpin);
 assert_impl_all!(LockScope: Clone);
 assert_impl_all!(LockScopeLayer: Clone, Default);
 assert_impl_all!(LockScopeService<()>: Clone);

@@ -17,7 +17,7 @@ use tower_lock::backend::{
 };
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
 use tower_lock::keys::{BodyFirst, FromTarget};
-use tower_lock::manager::{LostReason, ScopeAcquire, ScopeAcquireFuture, TraceKeys};
+use tower_lock::manager::{LostReason, ScopeAcquire, TraceKeys};
 use tower_lock::rejection::LockedRejection;
 use tower_lock::service::{BodyFirstFuture, ReadBody, Unlocked};
 use tower_lock::{
@@ -284,7 +284,6 @@ async fn over_http(canary: &mut Canary, locks: &LockManager) {
     canary.closed(&scope);
     let acquire = scope.acquire(locks, KEY);
     canary.open::<ScopeAcquire>(&acquire);
-    canary.closed::<ScopeAcquireFuture>(&acquire.into_future());
 }
 
 /// A builder has all the values, which are not validated yet.

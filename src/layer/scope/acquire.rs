@@ -3,11 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::lock_scope::LockScope;
-use crate::{Acquire, AcquireFuture, Error, Held, LockKeys, LockManager};
+use crate::{Acquire, Error, Held, LockKeys, LockManager};
 
 impl LockScope {
     /// Creates a request for a lock that the scope keeps until the response is complete.
@@ -116,35 +115,17 @@ impl ScopeAcquire {
 
 impl IntoFuture for ScopeAcquire {
     type Output = Result<Held, Error>;
-    type IntoFuture = ScopeAcquireFuture;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
-    fn into_future(self) -> ScopeAcquireFuture {
-        ScopeAcquireFuture {
-            scope: self.scope,
-            acquire: self.acquire.into_future(),
-        }
-    }
-}
-
-/// The future of a [`ScopeAcquire`].
-///
-/// # Panics
-///
-/// Panics if polled again after it completed.
-#[must_use = "futures do nothing unless polled"]
-pub struct ScopeAcquireFuture {
-    scope: LockScope,
-    acquire: AcquireFuture,
-}
-
-impl Future for ScopeAcquireFuture {
-    type Output = Result<Held, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let guard = ready!(Pin::new(&mut self.acquire).poll(cx))?;
-        let held = guard.held();
-        self.scope.keep(guard);
-        Poll::Ready(Ok(held))
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { scope, acquire } = self;
+        let acquire = acquire.into_future();
+        Box::pin(async move {
+            let guard = acquire.await?;
+            let held = guard.held();
+            scope.keep(guard);
+            Ok(held)
+        })
     }
 }
 
@@ -153,11 +134,5 @@ impl fmt::Debug for ScopeAcquire {
         f.debug_struct("ScopeAcquire")
             .field("acquire", &self.acquire)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ScopeAcquireFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScopeAcquireFuture").finish_non_exhaustive()
     }
 }

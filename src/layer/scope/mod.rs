@@ -68,7 +68,7 @@ mod service;
 mod unread;
 mod watch;
 
-pub use self::acquire::{ScopeAcquire, ScopeAcquireFuture};
+pub use self::acquire::ScopeAcquire;
 pub use self::layer::LockScopeLayer;
 pub use self::lock_scope::LockScope;
 pub use self::service::LockScopeService;

@@ -58,7 +58,7 @@ impl LockManager {
             None => {
                 let backend = Arc::clone(&engine.backend);
                 let command = backend.force_release_held_by(key, owner.to_owned());
-                engine.run(command).await.map_err(Error::from)
+                engine.run(command).await.map_err(Error::of_backend)
             }
         };
         engine.tally.force_released(match &outcome {

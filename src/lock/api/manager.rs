@@ -117,7 +117,7 @@ impl LockManager {
         self.engine.require_home()?;
         let backend = Arc::clone(&self.engine.backend);
         let command = backend.inspect(key.clone());
-        Ok(self.engine.run(command).await?)
+        self.engine.run(command).await.map_err(Error::of_backend)
     }
 
     /// Releases the lock of any holder, of all of them if they share the key or have permits, and notifies the
@@ -150,7 +150,7 @@ impl LockManager {
             Ok(_) => Forced::NotHeld,
             Err(_) => Forced::Failed,
         });
-        let outcome = outcome?;
+        let outcome = outcome.map_err(Error::of_backend)?;
         let now = engine.now();
         engine.event(&key, |lane, effects| {
             lane.released_by_force(seen, now, effects);
@@ -303,8 +303,8 @@ pub(in crate::lock) fn valid(key: impl Into<LockKey>) -> Result<LockKey, Error> 
     }
 }
 
-impl From<BackendError> for Error {
-    fn from(error: BackendError) -> Self {
+impl Error {
+    pub(in crate::lock) fn of_backend(error: BackendError) -> Self {
         let kind = match error.kind() {
             BackendErrorKind::Unavailable => ErrorKind::Unavailable,
             BackendErrorKind::Misconfigured => ErrorKind::Refused,

@@ -42,10 +42,10 @@ pub struct Snapshot {
     pub waiting: usize,
     /// Keys for which this process is in the queue of the backend, across processes.
     pub queued: usize,
-    /// Keys that are held, waited for or being released in this process.
-    pub lanes: usize,
     /// Releases that the backend has not confirmed yet.
     pub unreleased: usize,
+    /// Keys that are held, waited for or being released in this process.
+    lanes: usize,
 }
 
 impl Snapshot {

@@ -23,7 +23,7 @@ use end::End;
 use readers::Held;
 
 /// The maximum number of holds of one owner on one lock.
-pub const MAX_HOLD_COUNT: u32 = 64;
+const MAX_HOLD_COUNT: u32 = 64;
 
 #[derive(Debug)]
 pub(super) struct Holding {

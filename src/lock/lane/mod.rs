@@ -23,7 +23,6 @@ mod tests;
 
 pub(super) use contending::attempting::{Place, Refused};
 pub(super) use contending::looking::{Due, UNPOLLED};
-pub use holding::MAX_HOLD_COUNT;
 pub(super) use holding::downgrading::{Reserved, Turn};
 pub(super) use holding::held::Release;
 pub(super) use holding::returning::{Kept, Order, ReleaseOrKeep};

@@ -313,7 +313,7 @@ impl Seen {
         match self {
             Self::Nothing => Error::new(ErrorKind::Unavailable).with_source(NoReply),
             // A retry does not help against the other kinds.
-            Self::Trouble(error) => error.clone().into(),
+            Self::Trouble(error) => Error::of_backend(error.clone()),
             Self::Busy(until) => {
                 let lease = until.since(now);
                 Error::new(ErrorKind::Busy)

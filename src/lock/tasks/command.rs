@@ -124,7 +124,7 @@ pub(in crate::lock) fn judge(
                 BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
                 BackendErrorKind::Misconfigured
                 | BackendErrorKind::Conflict
-                | BackendErrorKind::Unsupported => Outcome::Never(error.into()),
+                | BackendErrorKind::Unsupported => Outcome::Never(Error::of_backend(error)),
             };
             (outcome, unresolved)
         }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::time::timeout_at;
 
-use crate::LockKey;
 use crate::backend::{BackendError, BoxFuture, Immediate, Release, Released};
 use crate::lock::clock::Moment;
 use crate::lock::engine::unresolved::LAST_BACKOFF;
@@ -21,6 +20,7 @@ use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::yielded::Yielded;
 use crate::observe::Reply;
+use crate::{Error, LockKey};
 
 mod release_or_keep;
 
@@ -298,7 +298,7 @@ fn settle(
         Ok(_) => (Ok(()), None),
         Err(error) => {
             effects.work.push(Work::ResolveGranted(outgoing));
-            (Err(error.clone().into()), Some(error))
+            (Err(Error::of_backend(error.clone())), Some(error))
         }
     };
     lane.returned(lease, outcome, yielded, now, effects);

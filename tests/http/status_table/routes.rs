@@ -14,7 +14,6 @@ use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower_lock::backend::BackendErrorKind;
-use tower_lock::manager::MAX_HOLD_COUNT;
 use tower_lock::{Error, LockGuard, LockLayer, LockManager, LockScopeLayer, Memory, Quorum};
 
 use crate::served::path_key;
@@ -81,7 +80,7 @@ impl BusyServer {
         let deep = busy.acquire(path_key("/deep")).await.unwrap();
         let owner = deep.owner();
         guards.push(deep);
-        for _ in 1..MAX_HOLD_COUNT {
+        for _ in 1..64 {
             let again = busy.acquire(path_key("/deep")).owner(owner);
             guards.push(again.await.unwrap());
         }

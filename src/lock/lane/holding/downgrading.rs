@@ -149,7 +149,7 @@ impl Lane {
                         tenure.lease.downgrade_refused(now);
                         grant.downgrade_refused();
                         tenure.first.end_downgrade();
-                        return Err(error.into());
+                        return Err(Error::of_backend(error));
                     }
                 };
                 tenure

@@ -215,7 +215,7 @@ fn waiter_of_failed_return_sees_its_error() {
     let (mut lane, _reported) = keeping();
     let error = || BackendError::refused(BackendErrorKind::Unavailable, "NOREPLICAS");
     let ((), effects) = lane.event(|lane, now, effects| {
-        let (lease, failed) = (number(1), Err(error().into()));
+        let (lease, failed) = (number(1), Err(Error::of_backend(error())));
         lane.returned(lease, failed, Yielded::ToNobody, now, effects);
         lane.return_failed(error());
     });
