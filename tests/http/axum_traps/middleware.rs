@@ -107,56 +107,6 @@ async fn timeout_outside_lock_ends_handler_and_releases() {
     until(|| locks.snapshot().is_idle()).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn timeout_outside_lock_covers_wait() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire(path_key("/")).await.unwrap();
-    let app = |wait| -> Router {
-        Router::new()
-            .route("/", get(async || ()))
-            .route_layer(
-                LockLayer::by_path(locks.clone())
-                    .all_methods()
-                    .wait(Duration::from_millis(wait)),
-            )
-            .layer(timeout(1_000))
-    };
-    // With a wait shorter than the timeout, the layer responds.
-    assert_eq!(
-        status(&app(500), Method::GET, "/").await,
-        StatusCode::CONFLICT
-    );
-    // A longer wait is cancelled and leaves the queue.
-    assert_eq!(
-        status(&app(2_000), Method::GET, "/").await,
-        StatusCode::GATEWAY_TIMEOUT
-    );
-    assert_eq!(locks.snapshot().waiting, 0);
-    drop(guard);
-    until(|| locks.snapshot().is_idle()).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn timeout_inside_lock_covers_only_handler() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire(path_key("/")).await.unwrap();
-    let layers = ServiceBuilder::new()
-        .layer(LockLayer::by_path(locks.clone()).all_methods())
-        .layer(timeout(1_000));
-    let app: Router = Router::new()
-        .route("/", get(async || pending::<()>().await))
-        .route_layer(layers);
-    let start = Instant::now();
-    let release = async {
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        drop(guard);
-    };
-    let (answered, ()) = tokio::join!(status(&app, Method::GET, "/"), release);
-    assert_eq!(answered, StatusCode::GATEWAY_TIMEOUT);
-    assert_eq!(start.elapsed().as_secs(), 4);
-    until(|| locks.snapshot().is_idle()).await;
-}
-
 /// The table of `LockLayer::wait`, and what `LockScopeLayer::wait` says of a timeout inside.
 #[tokio::test(start_paused = true)]
 async fn timeouts_around_wait_are_as_documented() {
@@ -208,6 +158,7 @@ async fn timeouts_around_wait_are_as_documented() {
                 post(work)
             };
             let start = Instant::now();
+            let idle = locks.clone();
             let app = around(locks, route, seconds);
             let response = app.oneshot(request(Method::POST, "/")).await.unwrap();
             let at = format!("{name} {seconds} {hold}");
@@ -217,7 +168,9 @@ async fn timeouts_around_wait_are_as_documented() {
             assert_eq!(is_retried, expected == 409, "{at}");
             let begun = begun.get().map(|begun: &Instant| begun.elapsed().as_secs());
             assert_eq!(begun, had, "{at}");
+            assert_eq!(idle.snapshot().waiting, 0, "{at}");
             release.abort();
+            until(|| idle.snapshot().is_idle()).await;
         }
     }
 }
