@@ -54,7 +54,7 @@ impl Targets {
         }
         let login = login.map(|it| format!("{it}@")).unwrap_or_default();
         let targets = |database: &str, default_port: &str| {
-            let targets = hosts.split(',').map(|host| {
+            let targets = hosts.split(',').map(str::trim).map(|host| {
                 if host.is_empty() || host.contains(['?', '#']) {
                     return Err(invalid("the hosts are not a list such as `a:6379,b:6379`"));
                 }
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn hosts_share_login_and_database() {
-        let url = "redis+sentinel://u:p%40@a:1,b,[::1]:3,[::2]/my%20service/2";
+        let url = "redis+sentinel://u:p%40@a:1, b ,[::1]:3,[::2]/my%20service/2";
         let Ok(Targets::Sentinel { sentinels, service }) = targets(url) else {
             panic!("sentinels");
         };
