@@ -18,7 +18,10 @@ pub(crate) enum Cause {
     NoCredentials(#[source] Box<dyn Error + Send + Sync>),
     #[error("server closed the connection")]
     HungUp,
-    #[error("server closed the connection during `HELLO` or `CLIENT SETINFO`")]
+    #[error(
+        "server closed the connection during `HELLO` or `CLIENT SETINFO`: a proxy without these, protected mode, \
+        `maxclients`, or a port for TLS"
+    )]
     NotGreeted(#[source] RedisError),
     #[error("server supports no RESP3: add `?protocol=2` to the URL")]
     NoResp3(#[source] RedisError),
