@@ -5,10 +5,8 @@ mod awaited;
 pub(super) mod by_hand;
 pub(super) mod entry;
 mod every;
-pub(super) mod first_attempt;
 mod future;
 pub(super) mod guard;
-pub(super) mod pending;
 mod several;
 
 use std::fmt;

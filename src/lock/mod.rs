@@ -23,12 +23,14 @@
 //! changes the state under the mutex and fills one [`Effects`](lane::effect::Effects) value;
 //! [`dispatch`](tasks::dispatch) carries it out after the mutex is free. No other file resolves a waiter, reports a release or wakes a loss future.
 //!
-//! Two kinds of work are no effects. The event by which an acquire begins to contend returns the wakeup of its first
-//! attempt, whose task the acquire starts at its first poll ([`entry`](acquire::entry),
-//! [`pending`](acquire::pending)). An event that gives a loop something to do notifies it under the mutex: that only stores a permit and schedules its task.
+//! Two kinds of work are no effects. An acquire sends its first attempt after the event by which it begins to contend
+//! ([`entry`](acquire::entry), [`pending`](acquire::entry::pending)). An event that gives a loop something to do notifies it under the mutex: that only stores a permit and schedules its task.
+//!
+//! An acquire that waits is one [`Waiter`](lane::Waiter), which its future and its lane share: its claim, its seat, the
+//! answer and the task to wake. Between two polls it also holds the first attempt, so home finds it there.
 //!
 //! The column *task* names the background task that the next phase needs to make progress: `attempt` is the task of a
-//! [`first_attempt`](acquire::first_attempt), `loop` an acquire loop ([`contender`](tasks::contender)), `releaser` a task
+//! [`first_attempt`](tasks::first_attempt), `loop` an acquire loop ([`contender`](tasks::contender)), `releaser` a task
 //! of [`releaser`](tasks::releaser), `watchdog` the task of [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home.
 //!
 //! | phase | event | next phase | effect | task |

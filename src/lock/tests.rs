@@ -10,14 +10,14 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::clock::{Clock, Moment, Span};
-use super::lane::{self, Waiter};
+use super::lane::{self, Contender, Waiter};
 use super::lease::LeaseNumber;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
     ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes, Release,
     Released, ReleasedOrKept, Renewal, Renewed,
 };
-use crate::lock::lane::effect::{Answer, Effects, Report, Wakeup, Work};
+use crate::lock::lane::effect::{Effects, Report, Work};
 use crate::lock::lane::queue::seats::Seats;
 use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::lease::grant::Grant;
@@ -90,14 +90,10 @@ pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
     }
 }
 
-pub(super) fn waiter(claim: Claim) -> (Waiter, Answer) {
-    let (reply, answer) = oneshot::channel();
-    let waiter = Waiter {
-        claim,
-        reply,
-        seat: Seats::new(1).take().expect("a seat"),
-    };
-    (waiter, answer)
+/// Returns a waiter for the lane, and for its acquire.
+pub(super) fn waiter(claim: Claim) -> (Arc<Waiter>, Arc<Waiter>) {
+    let waiter = Waiter::new(claim, Seats::new(1).take().expect("a seat"));
+    (Arc::clone(&waiter), waiter)
 }
 
 /// Returns the grant that must be the only effect.
@@ -126,9 +122,9 @@ pub(super) fn work(effects: &mut Effects) -> Work {
 
 /// Asserts that the only work is an acquire loop.
 #[track_caller]
-pub(super) fn contends(effects: &mut Effects) -> Wakeup {
+pub(super) fn contends(effects: &mut Effects) -> Contender {
     match work(effects) {
-        Work::Contend { wakeup, .. } => wakeup,
+        Work::Contend { wakeup, .. } => Contender::Loop(wakeup),
         other => panic!("{other:?}"),
     }
 }

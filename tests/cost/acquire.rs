@@ -12,8 +12,8 @@ const TIMES: u64 = 1_000;
 
 /// The grant. The lane uses the box of the last one.
 const PER_LOCK: u64 = 1;
-/// The grant, and the channel and the entry of its waiter.
-const PER_HAND_OFF: u64 = 3;
+/// The grant and its waiter.
+const PER_HAND_OFF: u64 = 2;
 /// The error.
 const PER_BUSY: u64 = 1;
 /// The key, the error and its cause.

@@ -186,7 +186,7 @@ const NAME_TOPOLOGIES: [&str; 2] = [
 const DISPATCH: [&str; 3] = ["lock", "tasks", "dispatch"];
 
 /// The methods that do so.
-const RESOLVES: &[&str] = &["send", "wake_listeners"];
+const RESOLVES: &[&str] = &["answer", "send", "wake_listeners"];
 
 /// The methods that mark a guard lost, or end a grant that was not picked up.
 const LOSES: &[&str] = &["lose", "end_unused"];
@@ -531,7 +531,8 @@ mod walker {
     #[test]
     fn resolved_waiter_outside_dispatch_is_reported() {
         let calls = [
-            "fn f(reply: Reply) { if x { drop(reply.send(Ok(given))); } }",
+            "fn f(waiter: &Waiter) { if x { drop(waiter.answer(Ok(given))); } }",
+            "fn f(report: Report) { drop(report.reply.send(Ok(()))); }",
             "fn f(grant: &Grant) { grant.wake_listeners(); }",
         ];
         for text in calls {

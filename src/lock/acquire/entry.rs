@@ -1,50 +1,31 @@
 //! The entry of an acquire into the lane of one key: a grant, its own first attempt, or a place in the queue.
 
+pub(in crate::lock) mod pending;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::first_attempt::FirstAttempt;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::engine::line::LONGEST_IN_LINE;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::UNPOLLED;
-use crate::lock::lane::contending::attempt::unanswered;
-use crate::lock::lane::contending::in_place::InPlace;
-use crate::lock::lane::effect::{Answer, Effects, Given, Work};
-use crate::lock::lane::queue::seats::Seat;
+use crate::lock::lane::contending::attempt::{Attempt, unanswered};
+use crate::lock::lane::effect::{Effects, Work};
+use crate::lock::lane::queue::waiter::Given;
 use crate::lock::lane::{Entered, First, Lane, Seen, Waiter};
 use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::{Claim, QueuePosition};
+use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
-use crate::lock::tasks::command::{Outcome, attempt_now, judge};
+use crate::lock::tasks::command::{Outcome, attempt_now, judge, request};
 use crate::{Error, ErrorKind, LockKey};
+use pending::PendingAcquire;
 
 /// The result of one step of an acquire, which proceeds as far as possible without waiting.
 pub(in crate::lock) enum Step {
     /// The caller creates the [`Hold`](super::guard::Hold) of a grant at once: without one, nothing releases it.
     Done(Result<Arc<Grant>, Error>),
-    Slow(Queued),
-}
-
-/// The wait of an acquire in the queue of its lane: for its turn, or for the reply to its own first attempt.
-pub(in crate::lock) struct Queued {
-    pub(in crate::lock) answer: Answer,
-    /// `None` during the first attempt.
-    pub(in crate::lock) position: QueuePosition,
-    /// The first attempt, which the acquire begins.
-    pub(in crate::lock) first: Option<FirstAttempt>,
-}
-
-/// The result of the first event of an acquire.
-enum Start {
-    Granted(Arc<Grant>),
-    Nested(Arc<Grant>),
-    /// The caller has its place.
-    Queued,
-    Rejected(Error),
+    Slow(PendingAcquire),
 }
 
 /// Enters the lane or joins its queue. All steps without waiting share one reading of the clock, `now`.
@@ -60,18 +41,21 @@ pub(in crate::lock) fn enter(
     {
         return Step::Done(outcome);
     }
-    // Outside of `Start`, which is moved at each grant.
-    let mut queued = None;
-    let place = &mut queued;
-    let start = engine.event(key, move |lane, effects| {
+    // Outside of `Entered`, which is moved at each grant.
+    let mut pending = None;
+    let place = &mut pending;
+    let entered = engine.event(key, move |lane, effects| {
         start(engine, lane, key, claim, place, now, effects)
     });
-    match start {
-        Start::Granted(grant) => Step::Done(Ok(granted(engine, claim, grant))),
-        Start::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
-        Start::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
-        Start::Queued => match queued {
-            Some(queued) => Step::Slow(queued),
+    match entered {
+        Entered::Granted(grant) => Step::Done(Ok(granted(engine, claim, grant))),
+        Entered::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
+        Entered::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
+        Entered::Idle | Entered::Occupied => match pending {
+            Some(mut pending) => {
+                pending.begin(now);
+                Step::Slow(pending)
+            }
             None => unreachable!("BUG: the acquire has just queued"),
         },
     }
@@ -182,18 +166,17 @@ pub(in crate::lock) fn pick_up(
     picked_up.then(|| nested(engine, claim, grant))
 }
 
+/// Enters the lane, or makes the first attempt, or joins the queue. Then the acquire is in `place`.
 fn start(
     engine: &Arc<Engine>,
     lane: &mut Lane,
     key: &LockKey,
     claim: &Claim,
-    place: &mut Option<Queued>,
+    place: &mut Option<PendingAcquire>,
     now: Moment,
     effects: &mut Effects,
-) -> Start {
+) -> Entered {
     match admit(engine, lane, key, claim, now, effects) {
-        Entered::Granted(grant) => Start::Granted(grant),
-        Entered::Nested(grant) => Start::Nested(grant),
         Entered::Idle if claim.terms.mode == Mode::Permit && is_behind(engine, key, claim, now) => {
             let seen = Seen::Busy(now + PERMIT_HOLD);
             put(place, queue(engine, lane, key, claim, seen, now, effects))
@@ -203,7 +186,7 @@ fn start(
             place,
             queue(engine, lane, key, claim, Seen::Nothing, now, effects),
         ),
-        Entered::Rejected(error) => Start::Rejected(error),
+        entered => entered,
     }
 }
 
@@ -213,42 +196,33 @@ fn attempt(
     lane: &mut Lane,
     key: &LockKey,
     claim: &Claim,
-    place: &mut Option<Queued>,
+    place: &mut Option<PendingAcquire>,
     now: Moment,
     effects: &mut Effects,
-) -> Start {
+) -> Entered {
     let lease = engine.new_lease_id();
     // A backend in this process replies under the mutex of the lane, so no other event intervenes.
     let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
         let seat = match engine.reserve_seat() {
             Ok(seat) => seat,
-            Err(overloaded) => return Start::Rejected(overloaded),
+            Err(overloaded) => return Entered::Rejected(overloaded),
         };
-        let (waiter, answer) = waiter(claim, seat);
-        let attempted = (LeaseNumber::of(lease), claim.terms.ttl);
-        let in_place = engine.home.is_near_caller().then(InPlace::default);
+        let waiter = Waiter::new(*claim, seat);
+        let request = request(key, lease, claim.terms);
+        let lease = LeaseNumber::of(lease);
+        waiter.put_attempt(Attempt {
+            lease,
+            sent_at: now,
+            reply: Arc::clone(&engine.backend).try_acquire(request),
+        });
+        let drives = engine.home.is_near_caller();
         let first = First {
             due: engine.unanswered_at(now),
-            in_place: in_place.clone().map(|it| (it, now + UNPOLLED)),
+            unpolled_at: drives.then(|| now + UNPOLLED),
         };
-        let wakeup = lane.attempt_first(waiter, attempted, first);
-        let first = FirstAttempt {
-            engine: Arc::clone(engine),
-            key: key.clone(),
-            wakeup,
-            ticket: claim.ticket,
-            terms: claim.terms,
-            lease,
-            now,
-            in_place,
-            is_over: false,
-        };
-        *place = Some(Queued {
-            answer,
-            position: None,
-            first: Some(first),
-        });
-        return Start::Queued;
+        lane.attempt_first(Arc::clone(&waiter), lease, first);
+        *place = Some(PendingAcquire::new(engine, key, waiter, None, drives));
+        return Entered::Occupied;
     };
     let (outcome, unresolved) = judge(engine, replied);
     if let Some((lease, ttl)) = unresolved {
@@ -256,35 +230,35 @@ fn attempt(
         effects.work.push(Work::Resolve { lease, ttl });
     }
     match outcome {
-        Outcome::Granted(lease) => Start::Granted(lane.granted_at_once(key, claim, lease, now)),
+        Outcome::Granted(lease) => Entered::Granted(lane.granted_at_once(key, claim, lease, now)),
         Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
-            Start::Rejected(seen.error(now))
+            Entered::Rejected(seen.error(now))
         }
         Outcome::NotYet(seen) => put(place, queue(engine, lane, key, claim, seen, now, effects)),
-        Outcome::Never(error) => Start::Rejected(error),
+        Outcome::Never(error) => Entered::Rejected(error),
     }
 }
 
-fn put(place: &mut Option<Queued>, queued: Result<Queued, Error>) -> Start {
-    match queued {
-        Ok(queued) => {
-            *place = Some(queued);
-            Start::Queued
+fn put(place: &mut Option<PendingAcquire>, pending: Result<PendingAcquire, Error>) -> Entered {
+    match pending {
+        Ok(pending) => {
+            *place = Some(pending);
+            Entered::Occupied
         }
-        Err(error) => Start::Rejected(error),
+        Err(error) => Entered::Rejected(error),
     }
 }
 
 /// Joins the queue. `seen` is the reply to the acquire's own last attempt.
 fn queue(
-    engine: &Engine,
+    engine: &Arc<Engine>,
     lane: &mut Lane,
     key: &LockKey,
     claim: &Claim,
     seen: Seen,
     now: Moment,
     effects: &mut Effects,
-) -> Result<Queued, Error> {
+) -> Result<PendingAcquire, Error> {
     let limit = engine.options.max_waiters_per_key;
     // If both bounds are reached, this error is more precise.
     if lane.seats_taken() >= limit {
@@ -293,13 +267,10 @@ fn queue(
     }
     match engine.reserve_queue_seat(key, limit) {
         Ok(seat) => {
-            let (waiter, answer) = waiter(claim, seat);
-            lane.enqueue(waiter, seen, now, effects);
-            Ok(Queued {
-                answer,
-                position: lane.position(claim.ticket),
-                first: None,
-            })
+            let waiter = Waiter::new(*claim, seat);
+            lane.enqueue(Arc::clone(&waiter), seen, now, effects);
+            let position = lane.position(claim.ticket);
+            Ok(PendingAcquire::new(engine, key, waiter, position, false))
         }
         // The bound is of the manager, but a later acquire joins this queue.
         Err(overloaded) => Err(overloaded.with_retry_after(lane.free_in(now))),
@@ -320,12 +291,6 @@ fn admit(
         return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
     }
     lane.enter(key, claim, now, effects)
-}
-
-fn waiter(claim: &Claim, seat: Seat) -> (Waiter, Answer) {
-    let (reply, answer) = oneshot::channel();
-    let claim = *claim;
-    (Waiter { claim, reply, seat }, answer)
 }
 
 #[cfg(test)]

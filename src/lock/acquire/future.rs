@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use super::entry::pending::PendingAcquire;
 use super::entry::{Step, enter};
 use super::guard::{Hold, LockGuard};
-use super::pending::PendingAcquire;
 use super::several::Several;
 use super::{Acquire, Wait};
 use crate::backend::{BoxFuture, Mode};
@@ -139,12 +139,8 @@ impl Acquire {
             match enter(&self.engine, key, &claim, now) {
                 Step::Done(Ok(grant)) => Started::Granted(grant, claim.hold),
                 Step::Done(Err(error)) => Started::Done(Err(error)),
-                Step::Slow(queued) => {
-                    let key = key.clone();
-                    let engine = Arc::clone(&self.engine);
-                    let span = self.wait_span(&self.keys);
-                    let pending = PendingAcquire::new(engine, key, claim, queued, now);
-                    Started::Slow(Slow::One(pending), span)
+                Step::Slow(pending) => {
+                    Started::Slow(Slow::One(pending), self.wait_span(&self.keys))
                 }
             }
         } else {

@@ -3,9 +3,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use super::entry::pending::PendingAcquire;
 use super::entry::{Step, enter, rejection};
 use super::guard::{Hold, LockGuard};
-use super::pending::PendingAcquire;
 use crate::backend::Mode;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
@@ -52,11 +52,7 @@ impl Several {
                     let engine = Arc::clone(&self.engine);
                     self.holds.push(Hold::new(engine, outcome?, one.hold));
                 }
-                Step::Slow(queued) => {
-                    let engine = Arc::clone(&self.engine);
-                    let pending = PendingAcquire::new(engine, key.clone(), one, queued, now);
-                    return Ok(Some(pending));
-                }
+                Step::Slow(pending) => return Ok(Some(pending)),
             }
         }
         Ok(None)

@@ -80,10 +80,11 @@ impl ReleaseQueue {
         }
     }
 
-    /// Returns `true` if the task does not run, so the caller has to start it.
+    /// Returns `true` if the task has something to do and does not run, so the caller has to start it.
     pub(in crate::lock) fn start(&self) -> bool {
         // The task mostly runs, and a read costs less than a write.
-        !self.running.load(Ordering::SeqCst) && !self.running.swap(true, Ordering::SeqCst)
+        let is_running = self.running.load(Ordering::SeqCst);
+        !is_running && !self.is_empty() && !self.running.swap(true, Ordering::SeqCst)
     }
 
     pub(in crate::lock) fn stopped(&self) {

@@ -2,7 +2,6 @@
 
 pub(in crate::lock) mod attempt;
 pub(super) mod attempting;
-pub(in crate::lock) mod in_place;
 pub(super) mod looking;
 pub(super) mod pace;
 
@@ -10,28 +9,27 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::effect::{Effects, Wakeup, Work};
+use super::effect::{Effects, Work};
 use super::holding::tenure::Tenure;
-use super::queue::waiters::Waiter;
-use super::state::{Contending, First, Lane, Phase, Seen, YIELDING};
-use crate::lock::clock::{Moment, Span};
+use super::queue::waiter::Waiter;
+use super::state::{Contender, Contending, First, Lane, Phase, Seen, YIELDING};
+use crate::lock::clock::Moment;
 use crate::lock::lease::claim::{Claim, Ticket};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::place::QueuePlace;
 use crate::lock::lease::yielded::Yielded;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::Via;
-use crate::{Error, LockKey};
+use crate::{Error, ErrorKind, LockKey};
 use attempt::unanswered;
 use attempting::{Place, Refused};
 
 impl Contending {
+    /// Wakes a loop. A first attempt waits for its reply.
     pub(super) fn wake(&self) {
-        self.wakeup.notify_one();
-    }
-
-    fn is_driven_by(&self, own: &Wakeup) -> bool {
-        Arc::ptr_eq(&self.wakeup, own)
+        if let Contender::Loop(wakeup) = &self.contender {
+            wakeup.notify_one();
+        }
     }
 }
 
@@ -57,7 +55,7 @@ impl Lane {
             _ => None,
         };
         self.phase = Phase::Contending(Contending {
-            wakeup: Arc::clone(&wakeup),
+            contender: Contender::Loop(Arc::clone(&wakeup)),
             attempt: None,
             first: None,
             seen,
@@ -90,14 +88,10 @@ impl Lane {
         }
     }
 
-    /// Returns `true` if this task contends for the lane.
-    pub(in crate::lock) fn is_driven_by(&self, wakeup: &Wakeup) -> bool {
-        matches!(&self.phase, Phase::Contending(contending) if contending.is_driven_by(wakeup))
-    }
-
-    pub(super) fn driven_by(&mut self, wakeup: &Wakeup) -> Option<&mut Contending> {
+    /// Returns the state of the contest if this task contends for the lane.
+    pub(in crate::lock) fn driven_by(&mut self, own: &Contender) -> Option<&mut Contending> {
         match &mut self.phase {
-            Phase::Contending(contending) if contending.is_driven_by(wakeup) => Some(contending),
+            Phase::Contending(contending) if contending.contender == *own => Some(contending),
             _ => None,
         }
     }
@@ -124,11 +118,11 @@ impl Lane {
     /// another task has replaced this one.
     pub(in crate::lock) fn abandon(
         &mut self,
-        wakeup: &Wakeup,
+        own: &Contender,
         now: Moment,
         effects: &mut Effects,
     ) -> bool {
-        if self.driven_by(wakeup).is_none() {
+        if self.driven_by(own).is_none() {
             return false;
         }
         self.replace_task(now, effects);
@@ -138,12 +132,12 @@ impl Lane {
     /// Applies the drop of an acquire loop with the home, which has ended: rejects all waiters.
     pub(in crate::lock) fn abandon_all(
         &mut self,
-        wakeup: &Wakeup,
+        own: &Contender,
         error: &Error,
         now: Moment,
         effects: &mut Effects,
     ) {
-        if self.driven_by(wakeup).is_none() {
+        if self.driven_by(own).is_none() {
             return;
         }
         self.reject_if(effects, |_| error.clone(), |_| true);
@@ -182,22 +176,22 @@ impl Lane {
         self.hold(Tenure::begin(key, lease, Via::Backend, claim, now))
     }
 
-    /// Begins to contend in an idle lane, by the first attempt of `waiter`.
+    /// Begins to contend in an idle lane, by the first attempt of `waiter` under `lease`.
     pub(in crate::lock) fn attempt_first(
         &mut self,
-        waiter: Waiter,
-        attempt: (LeaseNumber, Span),
+        waiter: Arc<Waiter>,
+        lease: LeaseNumber,
         first: First,
-    ) -> Wakeup {
+    ) {
         let yields_until = match self.phase {
             Phase::Yielding { until } => Some(until),
             _ => None,
         };
-        let wakeup = Wakeup::default();
-        self.queue.attempt(Box::new(waiter));
+        let ttl = waiter.claim.terms.ttl;
+        self.queue.attempt(waiter);
         self.phase = Phase::Contending(Contending {
-            wakeup: Arc::clone(&wakeup),
-            attempt: Some(attempt),
+            contender: Contender::FirstAttempt(lease),
+            attempt: Some((lease, ttl)),
             first: Some(first),
             seen: Seen::Nothing,
             others_wait: false,
@@ -205,42 +199,34 @@ impl Lane {
             place: None,
             suspect: false,
         });
-        wakeup
-    }
-
-    /// Returns `true` if a waiter is left for a first attempt that is about to be sent. Ends the contest otherwise.
-    pub(in crate::lock) fn keeps_first(&mut self, wakeup: &Wakeup, now: Moment) -> bool {
-        // If another task has replaced this one, the reply is applied without the lane.
-        let keeps = self.driven_by(wakeup).is_none() || !self.queue.is_empty();
-        if !keeps {
-            self.stop_contending(now);
-        }
-        keeps
     }
 
     /// Applies a rejected first attempt, and continues by an acquire loop if a waiter is left. `ticket`: of the acquire
-    /// that made it. `keeps_waiting` returns the acquire if it may wait.
+    /// that made it. `may_wait` returns `false` if too many wait.
     pub(in crate::lock) fn refused_first(
         &mut self,
-        wakeup: &Wakeup,
         (ticket, sent): (Ticket, LeaseNumber),
         seen: Seen,
         now: Moment,
         effects: &mut Effects,
-        keeps_waiting: impl FnOnce(Waiter, &Seen, &mut Effects) -> Option<Waiter>,
+        may_wait: impl FnOnce() -> bool,
     ) {
-        if self.driven_by(wakeup).is_none() {
+        let own = Contender::FirstAttempt(sent);
+        if self.driven_by(&own).is_none() {
             return;
         }
         if let Some(waiter) = self.queue.remove(ticket) {
             if waiter.claim.deadline.is_one_attempt() {
-                effects.reject(waiter.reply, seen.error(now));
-            } else if let Some(waiter) = keeps_waiting(*waiter, &seen, effects) {
-                self.begin_to_wait(Box::new(waiter), now);
+                effects.reject(waiter, seen.error(now));
+            } else if may_wait() {
+                self.begin_to_wait(waiter, now);
+            } else {
+                let error = seen.error(now).into_kind(ErrorKind::TooManyWaiters);
+                effects.reject(waiter, error);
             }
         }
         let place = Place::Out;
-        self.refused(wakeup, Refused { sent, seen, place }, now, effects);
+        self.refused(&own, Refused { sent, seen, place }, now, effects);
         self.replace_task(now, effects);
     }
 

@@ -5,29 +5,15 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::contending::in_place::TakenAttempt;
+use super::contending::attempt::Attempt;
 use super::few::Few;
+use super::queue::waiter::Waiter;
 use crate::Error;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::place::PLACE;
 use crate::lock::lease::yielded::Yielded;
-
-/// Resolves a waiter.
-pub(in crate::lock) type Reply = oneshot::Sender<Result<Given, Error>>;
-
-/// Resolves the future of a waiter.
-pub(in crate::lock) type Answer = oneshot::Receiver<Result<Given, Error>>;
-
-/// A hold for a waiter.
-#[derive(Debug)]
-pub(in crate::lock) struct Given {
-    pub(in crate::lock) grant: Arc<Grant>,
-    /// Whether the waiter waited for its turn, and not only for the reply to its own first attempt.
-    pub(in crate::lock) queued: bool,
-}
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release). Lanes store it boxed, because most
 /// releases are not awaited.
@@ -44,7 +30,7 @@ pub(in crate::lock) type Wakeup = Arc<Notify>;
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Effects {
     pub(in crate::lock) grants: Few<Granted>,
-    pub(in crate::lock) rejections: Few<(Reply, Error)>,
+    pub(in crate::lock) rejections: Few<(Arc<Waiter>, Error)>,
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
     pub(in crate::lock) losses: Few<Loss>,
     pub(in crate::lock) reports: Few<(Box<Report>, Result<(), Error>)>,
@@ -63,11 +49,10 @@ pub(in crate::lock) struct Loss {
     pub(in crate::lock) while_held: bool,
 }
 
-/// The hold of one waiter, and the channel that resolves the waiter.
+/// The hold of one waiter.
 #[derive(Debug)]
 pub(in crate::lock) struct Granted {
-    pub(in crate::lock) reply: Reply,
-    pub(in crate::lock) hold: HoldId,
+    pub(in crate::lock) waiter: Arc<Waiter>,
     pub(in crate::lock) grant: Arc<Grant>,
     pub(in crate::lock) queued: bool,
 }
@@ -78,7 +63,7 @@ pub(in crate::lock) enum Work {
     /// Start an acquire loop that `wakeup` wakes. The processes in `yielded` may acquire the key first.
     Contend { wakeup: Wakeup, yielded: Yielded },
     /// Finish the first attempt of an acquire that is not polled, from home.
-    FinishAttempt(TakenAttempt),
+    FinishAttempt(Arc<Waiter>, Attempt),
     /// Return the lease of this lane to the backend.
     Return,
     /// Send the release of this lease from home as well: the task that sent it may not run.
@@ -125,8 +110,8 @@ impl Effects {
         });
     }
 
-    pub(in crate::lock) fn reject(&mut self, reply: Reply, error: Error) {
-        self.rejections.push((reply, error));
+    pub(in crate::lock) fn reject(&mut self, waiter: Arc<Waiter>, error: Error) {
+        self.rejections.push((waiter, error));
     }
 
     /// Most releases are not awaited, so only that comparison is inline.

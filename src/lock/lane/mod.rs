@@ -27,7 +27,7 @@ pub(super) use holding::downgrading::{Reserved, Turn};
 pub(super) use holding::held::Release;
 pub(super) use holding::returning::{Kept, Order, ReleaseOrKeep};
 pub(super) use queue::entering::Entered;
-pub(super) use queue::waiters::Waiter;
+pub(super) use queue::waiter::Waiter;
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
-pub(super) use state::{First, Lane, Seen, is_unanswered};
+pub(super) use state::{Contender, First, Lane, Seen, is_unanswered};

@@ -4,6 +4,7 @@ pub(super) mod entering;
 pub(super) mod estimate;
 pub(super) mod group;
 pub(in crate::lock) mod seats;
+pub(in crate::lock) mod waiter;
 pub(super) mod waiters;
 
 use std::num::NonZeroU32;
@@ -17,19 +18,20 @@ use crate::lock::lease::claim::{Claim, QueuePosition, Ticket};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::yielded::Yielded;
 use crate::{Error, LockKey};
-use waiters::{Waiter, Waiters};
+use waiter::Waiter;
+use waiters::Waiters;
 
 impl Lane {
     /// Adds a waiter. `seen` is the reply to its own last attempt.
     pub(in crate::lock) fn enqueue(
         &mut self,
-        waiter: Waiter,
+        waiter: Arc<Waiter>,
         seen: Seen,
         now: Moment,
         effects: &mut Effects,
     ) {
         let one_attempt = waiter.claim.deadline.is_one_attempt();
-        self.begin_to_wait(Box::new(waiter), now);
+        self.begin_to_wait(waiter, now);
         match &mut self.phase {
             Phase::Idle => self.contend(seen, Yielded::ToNobody, now, effects),
             Phase::Yielding { .. } => {
@@ -44,7 +46,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn begin_to_wait(&mut self, waiter: Box<Waiter>, now: Moment) {
+    pub(super) fn begin_to_wait(&mut self, waiter: Arc<Waiter>, now: Moment) {
         if self.waiters() == 0 {
             self.begin_queue(now);
         }
@@ -57,12 +59,11 @@ impl Lane {
         NonZeroU32::new(u32::try_from(position).unwrap_or(u32::MAX))
     }
 
-    /// Removes a waiter, which the caller drops after the mutex is free: that wakes its future. Returns `None`
-    /// if it was already granted or rejected.
-    pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
+    /// Removes a waiter. Returns `false` if it was already granted or rejected.
+    pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> bool {
         let was_first = self.queue.first().map(|first| first.claim.ticket) == Some(ticket);
-        let left = self.queue.remove(ticket);
-        if left.is_some()
+        let left = self.queue.remove(ticket).is_some();
+        if left
             && was_first
             && let Phase::Contending(contending) = &self.phase
         {
@@ -78,7 +79,7 @@ impl Lane {
             && first.claim.deadline.has_passed(now)
             && let Some(waiter) = self.queue.pop_first()
         {
-            effects.reject(waiter.reply, self.why_not(now));
+            effects.reject(waiter, self.why_not(now));
         }
         self.queue.first().map(|first| &first.claim)
     }
@@ -103,7 +104,7 @@ impl Lane {
             let error = why(self);
             for ticket in tickets {
                 if let Some(waiter) = self.queue.remove(ticket) {
-                    effects.reject(waiter.reply, error.clone());
+                    effects.reject(waiter, error.clone());
                 }
             }
         }
@@ -159,15 +160,14 @@ impl Lane {
             match tenure.nest(&claim, now) {
                 Some(Ok(_)) => {}
                 Some(Err(kind)) => {
-                    effects.reject(waiter.reply, Error::new(kind));
+                    effects.reject(waiter, Error::new(kind));
                     continue;
                 }
                 None => unreachable!("BUG: companions have one owner"),
             }
             tenure.expect_pick_up(&claim);
             effects.grants.push(Granted {
-                reply: waiter.reply,
-                hold: claim.hold,
+                waiter,
                 grant: Arc::clone(grant),
                 queued: true,
             });
@@ -188,17 +188,15 @@ impl Lane {
             && tenure.admits(&first, now)
             && let Some(waiter) = self.queue.pop_first()
         {
-            let claim = &waiter.claim;
-            let grant = tenure.join(key, claim, now);
-            tenure.expect_pick_up(claim);
+            let grant = tenure.join(key, &first, now);
+            tenure.expect_pick_up(&first);
             self.queue.pace_mut().advance(now);
             effects.grants.push(Granted {
-                reply: waiter.reply,
-                hold: claim.hold,
+                waiter,
                 grant: Arc::clone(&grant),
                 queued: true,
             });
-            self.grant_companions(claim, &grant, now, effects);
+            self.grant_companions(&first, &grant, now, effects);
         }
     }
 }

@@ -4,7 +4,6 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::contending::in_place::InPlace;
 use super::effect::{Report, Wakeup};
 use crate::backend::{BackendError, Mode};
 use crate::lock::clock::{Moment, Span};
@@ -54,9 +53,8 @@ pub(super) enum Phase {
 
 /// The lane contends for the key, by one task: that of the first attempt, near its caller, or an acquire loop at home.
 #[derive(Debug)]
-pub(super) struct Contending {
-    /// Wakes and identifies the task.
-    pub(super) wakeup: Wakeup,
+pub(in crate::lock) struct Contending {
+    pub(super) contender: Contender,
     /// The lease of the attempt in flight.
     pub(super) attempt: Option<(LeaseNumber, Span)>,
     /// The first attempt. `None` for an acquire loop.
@@ -71,13 +69,32 @@ pub(super) struct Contending {
     pub(super) suspect: bool,
 }
 
+/// Identifies the task that contends for a lane.
+#[derive(Debug, Clone)]
+pub(in crate::lock) enum Contender {
+    /// The first attempt of an acquire, under this lease.
+    FirstAttempt(LeaseNumber),
+    /// An acquire loop, which this wakes.
+    Loop(Wakeup),
+}
+
+impl PartialEq for Contender {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::FirstAttempt(one), Self::FirstAttempt(other)) => one == other,
+            (Self::Loop(one), Self::Loop(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
 /// The first attempt of an acquire, which may be driven by a runtime that blocks.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(in crate::lock) struct First {
     /// When it counts as unanswered.
     pub(in crate::lock) due: Moment,
-    /// Where home finds it, and when home takes it, unless its acquire polls it at that moment.
-    pub(in crate::lock) in_place: Option<(InPlace, Moment)>,
+    /// When home takes it, unless its acquire polls it at that moment. `None` if the acquire does not drive it.
+    pub(in crate::lock) unpolled_at: Option<Moment>,
 }
 
 /// A lease without holds that is being returned. Until its command is sent it is *surrendered*, and can

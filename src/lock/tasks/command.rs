@@ -22,44 +22,26 @@ pub(in crate::lock) enum Outcome {
     Never(Error),
 }
 
-fn request(key: &LockKey, lease: LeaseId, terms: Terms) -> AcquireRequest {
+pub(in crate::lock) fn request(key: &LockKey, lease: LeaseId, terms: Terms) -> AcquireRequest {
     AcquireRequest::new(key.clone(), lease, terms.ttl.get())
         .with_mode(terms.mode)
         .with_limit(terms.limit)
 }
 
-/// Sends an attempt, and returns its reply. `now` is a moment before this call, and the lease counts from it.
+/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`.
 ///
 /// # Cancel safety
 ///
 /// Dropped only with the runtime.
-pub(in crate::lock) async fn send(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    lease: LeaseId,
-    terms: Terms,
-    now: Moment,
-) -> Replied {
-    let backend = Arc::clone(&engine.backend);
-    let outcome = backend.try_acquire(request(key, lease, terms)).await;
-    Replied {
-        lease,
-        terms,
-        sent_at: now,
-        now: engine.now(),
-        outcome: outcome.map(Contended::from),
-    }
-}
-
-/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`. As [`send`].
 pub(in crate::lock) async fn contend(
     engine: &Arc<Engine>,
     key: &LockKey,
-    lease: LeaseId,
+    lease: LeaseNumber,
     terms: Terms,
     listens: bool,
 ) -> Replied {
-    let request = ContendRequest::new(key.clone(), lease, terms.ttl.get(), listens)
+    let id = engine.lease_id(lease);
+    let request = ContendRequest::new(key.clone(), id, terms.ttl.get(), listens)
         .with_mode(terms.mode)
         .with_limit(terms.limit);
     let sent_at = engine.now();
@@ -85,7 +67,7 @@ pub(in crate::lock) fn attempt_now(
     let immediate = engine.backend.immediate()?;
     let outcome = immediate.try_acquire(&request(key, lease, terms), now.into());
     Some(Replied {
-        lease,
+        lease: LeaseNumber::of(lease),
         terms,
         sent_at: now,
         now,
@@ -99,13 +81,12 @@ pub(in crate::lock) fn judge(
     replied: Replied,
 ) -> (Outcome, Option<(LeaseNumber, Span)>) {
     let Replied {
-        lease,
+        lease: number,
         terms,
         sent_at,
         now,
         outcome,
     } = replied;
-    let number = LeaseNumber::of(lease);
     let unresolved = Some((number, terms.ttl));
     match outcome {
         Ok(Contended::Granted { counter }) => {

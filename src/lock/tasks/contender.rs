@@ -1,7 +1,7 @@
 //! The acquire loop: the one sequence of attempts by which a lane contends for a key.
 //!
 //! It runs at home, and the reader of a message polls it as well ([`early_poll`]). The first attempt of an acquire that
-//! found the lane idle precedes it ([`first_attempt`](crate::lock::acquire::first_attempt)), so an uncontended lock costs
+//! found the lane idle precedes it ([`first_attempt`](super::first_attempt)), so an uncontended lock costs
 //! one round trip and no loop. The lease that the loop acquires is granted to the first waiter or released.
 //!
 //! A lane thus has at most one attempt in flight, and abandons none. The exception is a first attempt whose runtime
@@ -26,7 +26,7 @@ use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
 use crate::lock::lane::contending::attempt::{Replied, unanswered};
 use crate::lock::lane::effect::Wakeup;
-use crate::lock::lane::{Place, Refused, Seen};
+use crate::lock::lane::{Contender, Place, Refused, Seen};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::place::{PLACE, QueuePlace};
@@ -44,6 +44,7 @@ pub(in crate::lock) struct AcquireLoop {
     engine: Arc<Engine>,
     key: LockKey,
     wakeup: Wakeup,
+    own: Contender,
     /// The task, which the reader of a hint polls.
     task: Weak<LoopTask>,
     hints: Option<Hints>,
@@ -70,6 +71,7 @@ impl AcquireLoop {
         Self {
             engine: Arc::clone(engine),
             key: key.clone(),
+            own: Contender::Loop(Arc::clone(&wakeup)),
             wakeup,
             task: Weak::new(),
             hints: None,
@@ -139,10 +141,7 @@ impl AcquireLoop {
                 (self.engine).resolve(&self.key, lease, unanswered(ttl));
             }
             let Self {
-                engine,
-                key,
-                wakeup,
-                ..
+                engine, key, own, ..
             } = &*self;
             match outcome {
                 Outcome::Granted(lease) => {
@@ -150,12 +149,12 @@ impl AcquireLoop {
                         engine.tally.woken(by);
                     }
                     return engine.event(key, |lane, effects| {
-                        lane.granted(key, wakeup, lease, now, effects);
+                        lane.granted(key, own, lease, now, effects);
                     });
                 }
                 Outcome::Never(error) => {
                     return engine.event(key, |lane, effects| {
-                        lane.refused_for_good(wakeup, mode, &error, now, effects);
+                        lane.refused_for_good(own, mode, &error, now, effects);
                     });
                 }
                 Outcome::NotYet(seen) => {
@@ -167,7 +166,7 @@ impl AcquireLoop {
                     let again_at = self.next_attempt(&seen, now);
                     let refused = Refused { sent, seen, place };
                     self.engine.event(&self.key, |lane, effects| {
-                        lane.refused(&self.wakeup, refused, now, effects);
+                        lane.refused(&self.own, refused, now, effects);
                     });
                     if !self.pause(again_at, last_attempt).await {
                         return;
@@ -195,7 +194,7 @@ impl AcquireLoop {
 
     /// Returns the place in the queue of the backend after the attempt with the number `sent`.
     fn place_after(&mut self, sent: LeaseNumber, replied: &Replied) -> Place {
-        let lease = LeaseNumber::of(replied.lease);
+        let lease = replied.lease;
         match &replied.outcome {
             Ok(Contended::Waiting {
                 queued: Some(queued),
@@ -230,9 +229,8 @@ impl AcquireLoop {
         let sent = LeaseNumber::of(self.engine.new_lease_id());
         let now = self.engine.now();
         let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
-            lane.begin_attempt(&self.wakeup, sent, now, effects)
+            lane.begin_attempt(&self.own, sent, now, effects)
         })?;
-        let lease = self.engine.lease_id(lease);
         let replied = contend(&self.engine, &self.key, lease, terms, self.listens);
         Some((sent, replied.await))
     }
@@ -254,7 +252,7 @@ impl Drop for AcquireLoop {
         self.engine.home.task_was_dropped();
         let error = Error::new(ErrorKind::Unavailable).with_source(HomeEnded);
         self.engine.event(&self.key, |lane, effects| {
-            lane.abandon_all(&self.wakeup, &error, self.engine.now(), effects);
+            lane.abandon_all(&self.own, &error, self.engine.now(), effects);
         });
     }
 }

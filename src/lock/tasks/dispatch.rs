@@ -5,13 +5,15 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::contender::AcquireLoop;
+use super::first_attempt::FirstAttempt;
 use super::{releaser, resolver, watchdog};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::unresolved::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::Lane;
-use crate::lock::lane::effect::{Effects, Given, Granted, Loss, Outgoing, Work};
+use crate::lock::lane::effect::{Effects, Granted, Loss, Outgoing, Work};
 use crate::lock::lane::few::Few;
+use crate::lock::lane::queue::waiter::Given;
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::Deadline;
 use crate::{Error, ErrorKind, LockKey};
@@ -44,9 +46,9 @@ impl Engine {
             work,
             outlive_lane,
         } = effects;
-        each(rejections, |(reply, error)| {
+        each(rejections, |(waiter, error)| {
             // The acquire may have been dropped.
-            drop(reply.send(Err(error)));
+            drop(waiter.answer(Err(error)));
         });
         each(losses, |Loss { grant, while_held }| {
             if while_held {
@@ -56,13 +58,13 @@ impl Engine {
         });
         each(grants, |granted| {
             let Granted {
-                reply,
-                hold,
+                waiter,
                 grant,
                 queued,
             } = granted;
             // The acquire was dropped concurrently.
-            if let Err(Ok(given)) = reply.send(Ok(Given { grant, queued })) {
+            if let Err(Ok(given)) = waiter.answer(Ok(Given { grant, queued })) {
+                let hold = waiter.claim.hold;
                 self.granted(&given.grant, hold);
                 self.release(&given.grant, hold, None, self.now());
             }
@@ -88,7 +90,10 @@ impl Engine {
     fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
         match work {
             Work::Contend { wakeup, yielded } => AcquireLoop::new(self, key, wakeup).spawn(yielded),
-            Work::FinishAttempt(attempt) => self.home.spawn(attempt.into_task()),
+            Work::FinishAttempt(waiter, attempt) => {
+                let attempt = FirstAttempt::new(self, key, &waiter, attempt);
+                self.home.spawn(attempt.run());
+            }
             Work::Return => releaser::enqueue(self, key),
             Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
             Work::ResolveGranted(Outgoing { lease, ttl }) => {

@@ -4,6 +4,7 @@ pub(super) mod command;
 pub(super) mod contender;
 pub(super) mod dispatch;
 pub(super) mod downgrade;
+pub(super) mod first_attempt;
 pub(super) mod releaser;
 pub(super) mod report;
 pub(super) mod resolver;

@@ -125,8 +125,7 @@ pub(in crate::lock) fn enqueue(engine: &Arc<Engine>, key: &LockKey) {
 
 /// Starts the task near the caller, unless it already runs or has nothing to do.
 pub(in crate::lock) fn start(engine: &Arc<Engine>) {
-    let releases = &engine.home.releases;
-    if !releases.is_empty() && releases.start() {
+    if engine.home.releases.start() {
         let running = Running::of(engine, false);
         engine.home.spawn_near(run(running));
     }

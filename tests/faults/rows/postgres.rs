@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_postgres::{Manager, Pool};
 use tokio::time::{Instant, sleep, timeout};
@@ -170,11 +170,14 @@ async fn read_only(_: &Run, fenced: &mut Fenced) -> String {
     for (statement, pause) in [
         (
             "ALTER SYSTEM SET default_transaction_read_only = on",
-            0 * MS,
+            Duration::ZERO,
         ),
         ("SELECT pg_reload_conf()", SECOND),
-        ("ALTER SYSTEM RESET default_transaction_read_only", 0 * MS),
-        ("SELECT pg_reload_conf()", 0 * MS),
+        (
+            "ALTER SYSTEM RESET default_transaction_read_only",
+            Duration::ZERO,
+        ),
+        ("SELECT pg_reload_conf()", Duration::ZERO),
     ] {
         client.batch_execute(statement).await.unwrap();
         sleep(pause).await;

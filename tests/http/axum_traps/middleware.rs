@@ -150,7 +150,7 @@ async fn timeouts_around_wait_are_as_documented() {
             let begins = Arc::clone(&begun);
             let work = async move || {
                 begins.set(Instant::now()).unwrap();
-                pending::<()>().await
+                pending::<()>().await;
             };
             let route = if name == "in scope" {
                 post(async move |_: Locked<Extension<LockKey>>| work().await)

@@ -1,5 +1,12 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+use std::thread;
+
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use tokio::runtime::Builder;
 
 use crate::backend::Memory;
 use crate::lock::tests::{MS, SECOND, Slow};
@@ -76,4 +83,34 @@ async fn shutdown_admits_only_owner_of_held_lock() {
         .await
         .expect_err("another owner");
     assert_eq!(error.kind(), ErrorKind::ShuttingDown);
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker of the program panics");
+    }
+}
+
+/// The acquire finds the expired lock of another owner, reports its loss and has queued by then.
+#[test]
+fn panic_in_entry_leaves_queue() {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    // It is not driven, so its watchdog does not come first.
+    let locks = LockManager::builder(Memory::new()).runtime(runtime.handle().clone());
+    let locks = locks.build().expect("valid");
+    let _entered = runtime.enter();
+    let held = locks.acquire("k").lease(10 * MS).into_future();
+    let held = held.now_or_never().expect("at once").expect("free");
+    let mut lost = pin!(held.lost());
+    let panics = Waker::from(Arc::new(Panics));
+    let polled = lost.as_mut().poll(&mut Context::from_waker(&panics));
+    assert!(polled.is_pending());
+    thread::sleep(11 * MS);
+    let mut next = locks.acquire("k").into_future();
+    let entered = catch_unwind(AssertUnwindSafe(|| (&mut next).now_or_never()));
+    assert!(entered.is_err(), "{entered:?}");
+    assert_eq!(locks.snapshot().waiting, 0);
 }

@@ -2,8 +2,8 @@
 
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::{Effects, Wakeup, Work};
-use crate::lock::lane::state::{Lane, Phase, Seen};
+use crate::lock::lane::effect::{Effects, Work};
+use crate::lock::lane::state::{Contender, Lane, Phase, Seen};
 use crate::lock::lease::claim::{Claim, Terms, Ticket};
 use crate::lock::lease::place::QueuePlace;
 use crate::lock::lease::yielded::Yielded;
@@ -47,46 +47,46 @@ impl Lane {
     /// task, if no waiter is left or another task replaced it.
     pub(in crate::lock) fn begin_attempt(
         &mut self,
-        wakeup: &Wakeup,
+        own: &Contender,
         fresh: LeaseNumber,
         now: Moment,
         effects: &mut Effects,
     ) -> Option<(LeaseNumber, Terms)> {
-        let terms = self.whom_to_serve(wakeup, now, effects)?.terms;
-        let place = self.driven_by(wakeup)?.place;
+        let terms = self.whom_to_serve(own, now, effects)?.terms;
+        let place = self.driven_by(own)?.place;
         // The waiters of another mode or limit have left.
         if place.is_some_and(|place| (place.mode, place.limit) != (terms.mode, terms.limit)) {
             self.leave_place(effects);
         }
-        let place = self.driven_by(wakeup)?.place;
+        let place = self.driven_by(own)?.place;
         let lease = place.map_or(fresh, |place| place.lease);
-        self.driven_by(wakeup)?.attempt = Some((lease, terms.ttl));
+        self.driven_by(own)?.attempt = Some((lease, terms.ttl));
         Some((lease, terms))
     }
 
     /// Begins a pause of the task. Returns `None` as [`begin_attempt`](Self::begin_attempt).
     pub(in crate::lock) fn pause(
         &mut self,
-        wakeup: &Wakeup,
+        own: &Contender,
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Pause> {
-        let deadline = self.whom_to_serve(wakeup, now, effects)?.deadline.moment();
-        self.driven_by(wakeup)?.attempt = None;
+        let deadline = self.whom_to_serve(own, now, effects)?.deadline.moment();
+        self.driven_by(own)?.attempt = None;
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
-            place: self.driven_by(wakeup)?.place.map(|place| place.lease),
+            place: self.driven_by(own)?.place.map(|place| place.lease),
         })
     }
 
     fn whom_to_serve(
         &mut self,
-        wakeup: &Wakeup,
+        own: &Contender,
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Claim> {
-        self.driven_by(wakeup)?;
+        self.driven_by(own)?;
         let first = self.first(now, effects).copied();
         if first.is_none() {
             self.leave_place(effects);
@@ -99,12 +99,12 @@ impl Lane {
     pub(in crate::lock) fn granted(
         &mut self,
         key: &LockKey,
-        wakeup: &Wakeup,
+        own: &Contender,
         mut lease: Lease,
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Some(contending) = self.driven_by(wakeup) else {
+        let Some(contending) = self.driven_by(own) else {
             // Another task has replaced this one, so its lease is released.
             let ttl = lease.longest(now);
             let lease = lease.number();
@@ -130,13 +130,13 @@ impl Lane {
     /// after a busy attempt was sent: the key may be free by now.
     pub(in crate::lock) fn refused(
         &mut self,
-        wakeup: &Wakeup,
+        own: &Contender,
         refused: Refused,
         now: Moment,
         effects: &mut Effects,
     ) {
         let Refused { sent, seen, place } = refused;
-        let Some(contending) = self.driven_by(wakeup) else {
+        let Some(contending) = self.driven_by(own) else {
             // Another task has replaced this one.
             if let Place::In(place) = place {
                 effects.leave(place.lease);
@@ -165,13 +165,13 @@ impl Lane {
     /// one serves the other waiters.
     pub(in crate::lock) fn refused_for_good(
         &mut self,
-        wakeup: &Wakeup,
+        own: &Contender,
         mode: Mode,
         error: &Error,
         now: Moment,
         effects: &mut Effects,
     ) {
-        if self.driven_by(wakeup).is_none() {
+        if self.driven_by(own).is_none() {
             return;
         }
         self.reject_if(effects, |_| error.clone(), |claim| claim.terms.mode == mode);

@@ -1,11 +1,11 @@
 //! The events of the watchdog: due and overdue work.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_place::TakenAttempt;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::state::{Contending, First, Lane, Phase, Returning};
+use crate::lock::lane::state::{Contending, Lane, Phase, Returning};
 use crate::lock::lease::LeaseNumber;
 
 /// The time after which home takes a first attempt that its acquire does not poll, if others wait.
@@ -73,8 +73,15 @@ impl Lane {
                     self.replace_task(now, effects);
                     return Some(Due::LeftAttempt);
                 }
-                if let Some(attempt) = first.take_unpolled(now) {
-                    effects.work.push(Work::FinishAttempt(attempt));
+                // Its acquire may poll it at this moment. If the acquire has left, a task drives it.
+                let waiter = self.queue.attempting();
+                let unpolled = waiter.and_then(|it| Some((Arc::clone(it), it.take_attempt()?)));
+                first.unpolled_at = match &unpolled {
+                    Some(_) => None,
+                    None => first.unpolled_at.map(|_| now + UNPOLLED),
+                };
+                if let Some((waiter, attempt)) = unpolled {
+                    effects.work.push(Work::FinishAttempt(waiter, attempt));
                 }
                 None
             }
@@ -89,27 +96,9 @@ impl Lane {
             Phase::Contending(Contending {
                 first: Some(first), ..
             }) if self.queue.queue_len() > 0 || !self.queue.is_attempting() => {
-                let unpolled = first.in_place.as_ref().map(|(_, at)| *at);
-                Some(unpolled.map_or(first.due, |at| at.min(first.due)))
+                Some((first.unpolled_at).map_or(first.due, |at| at.min(first.due)))
             }
             _ => None,
-        }
-    }
-}
-
-impl First {
-    /// Returns the attempt, unless its acquire polls it at this moment. Checks it again later in that case.
-    fn take_unpolled(&mut self, now: Moment) -> Option<TakenAttempt> {
-        let (in_place, at) = self.in_place.as_mut()?;
-        match in_place.take() {
-            Some(attempt) => {
-                self.in_place = None;
-                Some(attempt)
-            }
-            None => {
-                *at = now + UNPOLLED;
-                None
-            }
         }
     }
 }

@@ -129,24 +129,23 @@ impl Lane {
         if queued {
             self.queue.pace_mut().advance(now);
         }
-        let claim = &waiter.claim;
-        let mut tenure = Tenure::begin(key, lease, via, claim, now);
-        tenure.first.expect_pick_up(claim);
+        let claim = waiter.claim;
+        let mut tenure = Tenure::begin(key, lease, via, &claim, now);
+        tenure.first.expect_pick_up(&claim);
         let grant = self.hold(tenure);
         effects.grants.push(Granted {
-            reply: waiter.reply,
-            hold: claim.hold,
+            waiter,
             grant: Arc::clone(&grant),
             queued,
         });
-        self.grant_companions(claim, &grant, now, effects);
+        self.grant_companions(&claim, &grant, now, effects);
         self.admit(key, now, effects);
         // A waiter for a single attempt queued as the first, and another acquire overtook it.
         while let Some(next) = self.queue.first()
             && next.claim.deadline.is_one_attempt()
             && let Some(waiter) = self.queue.pop_first()
         {
-            effects.reject(waiter.reply, self.why_not(now));
+            effects.reject(waiter, self.why_not(now));
             // It may have been ahead of those that may share the lease.
             self.admit(key, now, effects);
         }

@@ -1,34 +1,24 @@
 //! The waiters of a lane: one that makes its first attempt, and the queue by ticket.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::seats::Seat;
+use super::waiter::Waiter;
 use crate::lock::clock::Moment;
 use crate::lock::lane::contending::pace::Pace;
-use crate::lock::lane::effect::Reply;
-use crate::lock::lease::claim::{Claim, Ticket};
-
-#[derive(Debug)]
-pub(in crate::lock) struct Waiter {
-    pub(in crate::lock) claim: Claim,
-    pub(in crate::lock) reply: Reply,
-    pub(in crate::lock) seat: Seat,
-}
-
-/// A waiter is boxed because a tree node reserves space for more waiters than it mostly holds.
-type Tree = BTreeMap<Ticket, Box<Waiter>>;
+use crate::lock::lease::claim::Ticket;
 
 #[derive(Debug, Default)]
 pub(in crate::lock::lane) struct Waiters {
     /// The acquire whose first attempt is in flight. It comes before all that queue.
-    attempting: Option<Box<Waiter>>,
+    attempting: Option<Arc<Waiter>>,
     /// Boxed because most lanes have no queue. A lane that had one keeps the box.
     queue: Option<Box<Queue>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiters: Tree,
+    waiters: BTreeMap<Ticket, Arc<Waiter>>,
     pace: Pace,
     /// The first deadline of the waiters, or an earlier one of a waiter that left.
     deadline: Option<Moment>,
@@ -36,7 +26,7 @@ struct Queue {
 
 impl Waiters {
     /// Adds the acquire whose first attempt is in flight, in an idle lane.
-    pub(in crate::lock::lane) fn attempt(&mut self, waiter: Box<Waiter>) {
+    pub(in crate::lock::lane) fn attempt(&mut self, waiter: Arc<Waiter>) {
         self.attempting = Some(waiter);
     }
 
@@ -44,23 +34,27 @@ impl Waiters {
         self.attempting.is_some()
     }
 
+    pub(in crate::lock::lane) fn attempting(&self) -> Option<&Arc<Waiter>> {
+        self.attempting.as_ref()
+    }
+
     /// Adds a waiter for its turn.
-    pub(in crate::lock::lane) fn insert(&mut self, waiter: Box<Waiter>) {
+    pub(in crate::lock::lane) fn insert(&mut self, waiter: Arc<Waiter>) {
         let queue = self.queue.get_or_insert_default();
         let deadline = waiter.claim.deadline.moment();
         queue.deadline = earliest(queue.deadline, deadline);
         queue.waiters.insert(waiter.claim.ticket, waiter);
     }
 
-    pub(in crate::lock::lane) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
-        let is_it = |waiter: &mut Box<Waiter>| waiter.claim.ticket == ticket;
+    pub(in crate::lock::lane) fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
+        let is_it = |waiter: &mut Arc<Waiter>| waiter.claim.ticket == ticket;
         if let Some(waiter) = self.attempting.take_if(is_it) {
             return Some(waiter);
         }
         self.queue.as_mut()?.waiters.remove(&ticket)
     }
 
-    pub(in crate::lock::lane) fn pop_first(&mut self) -> Option<Box<Waiter>> {
+    pub(in crate::lock::lane) fn pop_first(&mut self) -> Option<Arc<Waiter>> {
         if let Some(waiter) = self.attempting.take() {
             return Some(waiter);
         }

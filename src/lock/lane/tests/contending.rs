@@ -1,18 +1,16 @@
 //! First attempts, and those of acquire loops.
 
-use futures_util::FutureExt as _;
-
 use super::*;
 
 /// Returns a lane with a first attempt in flight and another waiter, after a forced release of the key.
-fn suspect_attempt() -> (TestLane, Wakeup) {
+fn suspect_attempt() -> (TestLane, Contender) {
     let (mut lane, wakeup, _answer) = TestLane::attempting(claim(1, RENEWED));
     lane.queue(2, RENEWED);
     assert!(lane.forced(None).is_empty());
     (lane, wakeup)
 }
 
-pub(super) fn grant_by_task(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Effects {
+pub(super) fn grant_by_task(lane: &mut TestLane, wakeup: &Contender, lease: u64) -> Effects {
     let lease = lane.lease(lease, 100, RENEWED);
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.granted(&key(), wakeup, lease, now, effects);
@@ -20,14 +18,14 @@ pub(super) fn grant_by_task(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) ->
     effects
 }
 
-fn begin_attempt(lane: &mut TestLane, wakeup: &Wakeup, lease: u64) -> Option<Terms> {
+fn begin_attempt(lane: &mut TestLane, wakeup: &Contender, lease: u64) -> Option<Terms> {
     let (begun, effects) =
         lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(lease), now, effects));
     assert!(effects.is_empty());
     begun.map(|(_, terms)| terms)
 }
 
-pub(super) fn refuse(lane: &mut TestLane, wakeup: &Wakeup, attempt: u64, seen: Seen) -> Effects {
+pub(super) fn refuse(lane: &mut TestLane, wakeup: &Contender, attempt: u64, seen: Seen) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.refused(wakeup, refused(attempt, seen, Place::Out), now, effects);
     });
@@ -53,7 +51,10 @@ fn first_grant_serves_companions_and_single_attempts() {
     let _answers = [companion, once(3, &lane), claim(4, RENEWED)].map(|it| lane.enqueue(it));
     assert_eq!(lane.lane.waiters(), 3, "besides the attempt");
     let effects = grant_by_task(&mut lane, &wakeup, 1);
-    let granted = effects.grants.iter().map(|it| (it.hold, it.queued));
+    let granted = effects
+        .grants
+        .iter()
+        .map(|it| (it.waiter.claim.hold, it.queued));
     assert!(granted.eq([(1, false), (2, true)]));
     assert_eq!((effects.rejections.len(), lane.lane.waiters()), (1, 1));
     assert_eq!(effects.grants[0].grant.holds(), 2);
@@ -61,28 +62,28 @@ fn first_grant_serves_companions_and_single_attempts() {
 
 #[test]
 fn suspicion_ends_with_its_attempt() {
-    let (mut lane, first) = suspect_attempt();
+    let (mut lane, _first) = suspect_attempt();
     let busy = Seen::Busy(lane.now);
-    let wakeup = contends(&mut lane.refuse_first(&first, 1, busy));
+    let wakeup = contends(&mut lane.refuse_first(1, busy));
     granted(grant_by_task(&mut lane, &wakeup, 2));
     assert!(lane.next_look() > lane.now);
 }
 
 #[test]
 fn refused_first_attempt_begins_to_wait() {
-    let (mut lane, first, _answer) = TestLane::attempting(claim(1, RENEWED));
+    let (mut lane, _first, _answer) = TestLane::attempting(claim(1, RENEWED));
     assert_eq!((lane.lane.waiters(), lane.lane.seats_taken()), (0, 1));
     let busy = Seen::Busy(lane.now);
-    contends(&mut lane.refuse_first(&first, 1, busy));
+    contends(&mut lane.refuse_first(1, busy));
     assert_eq!((lane.lane.waiters(), lane.lane.seats_taken()), (1, 1));
 }
 
 #[test]
 fn refused_single_attempt_leaves_idle_lane() {
     let single = once(1, &TestLane::idle());
-    let (mut lane, first, _answer) = TestLane::attempting(single);
+    let (mut lane, _first, _answer) = TestLane::attempting(single);
     let busy = Seen::Busy(lane.now);
-    let effects = lane.refuse_first(&first, 1, busy);
+    let effects = lane.refuse_first(1, busy);
     assert_eq!((effects.rejections.len(), effects.work.len()), (1, 0));
     assert!(lane.lane.is_idle());
 }
@@ -103,14 +104,14 @@ fn dropped_first_attempt_is_replaced() {
 fn dropped_task_leaves_only_its_own_lane() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let error = Error::new(ErrorKind::Unavailable);
-    let abandon = |lane: &mut TestLane, wakeup: &Wakeup| {
+    let abandon = |lane: &mut TestLane, wakeup: &Contender| {
         let ((), effects) = lane.event(|lane, now, effects| {
             lane.abandon_all(wakeup, &error, now, effects);
         });
         effects
     };
     assert!(
-        abandon(&mut lane, &Wakeup::default()).is_empty(),
+        abandon(&mut lane, &Contender::Loop(Wakeup::default())).is_empty(),
         "another task"
     );
     assert_eq!(abandon(&mut lane, &wakeup).rejections.len(), 1);
@@ -120,7 +121,7 @@ fn dropped_task_leaves_only_its_own_lane() {
 #[test]
 fn task_ends_after_last_waiter() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    assert!(lane.lane.leave(1).is_some());
+    assert!(lane.lane.leave(1));
     assert!(begin_attempt(&mut lane, &wakeup, 2).is_none());
     assert!(lane.lane.is_idle());
 }
@@ -129,7 +130,7 @@ fn task_ends_after_last_waiter() {
 fn grant_for_other_terms_is_returned() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     assert_eq!(begin_attempt(&mut lane, &wakeup, 3), Some(RENEWED));
-    assert!(lane.lane.leave(1).is_some());
+    assert!(lane.lane.leave(1));
     lane.queue(2, FIXED);
     returns(&mut grant_by_task(&mut lane, &wakeup, 3));
 }
@@ -143,11 +144,9 @@ fn busy_reply_rejects_single_attempts_sent_before() {
     let busy = Seen::Busy(lane.now + SECOND);
     let mut effects = refuse(&mut lane, &wakeup, 3, busy);
     assert_eq!(effects.rejections.len(), 1);
-    let (reply, error) = effects.rejections.remove(0);
+    let (rejected, error) = effects.rejections.remove(0);
     assert!(error.is_busy());
-    drop(reply);
-    let is_resolved = |mut answer: Answer| matches!(answer.try_recv(), Err(TryRecvError::Closed));
-    assert!(is_resolved(before) && !is_resolved(after));
+    assert!(Arc::ptr_eq(&rejected, &before) && !Arc::ptr_eq(&rejected, &after));
 }
 
 #[test]
@@ -238,17 +237,16 @@ fn hopeless_attempt_keeps_waiters_of_other_mode() {
     assert_eq!(effects.rejections.len(), 2);
     assert_eq!(lane.lane.waiters(), 2);
     let next = contends(&mut effects);
-    assert!(!Arc::ptr_eq(&next, &wakeup));
+    assert!(next != wakeup);
 }
 
 #[test]
 fn departure_of_first_waiter_wakes_task() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let is_woken = || wakeup.notified().now_or_never().is_some();
     lane.queue(2, RENEWED);
     lane.queue(3, RENEWED);
-    let _later = lane.lane.leave(3);
-    assert!(!is_woken());
-    let _first = lane.lane.leave(1);
-    assert!(is_woken());
+    assert!(lane.lane.leave(3));
+    assert!(!is_woken(&wakeup));
+    assert!(lane.lane.leave(1));
+    assert!(is_woken(&wakeup));
 }

@@ -78,7 +78,11 @@ fn downgraded_lease_admits_first_readers() {
     let shared = Ok(Downgraded::shared(200));
     let (outcome, effects) = lane.downgraded(&grant, &downgrade, shared);
     assert_eq!(outcome, Ok(()));
-    let granted: Vec<_> = effects.grants.iter().map(|it| it.hold).collect();
+    let granted: Vec<_> = effects
+        .grants
+        .iter()
+        .map(|it| it.waiter.claim.hold)
+        .collect();
     assert_eq!(granted, [2, 3]);
     let token = FencingToken::new(200, TOKENS, 0);
     for it in effects.grants.iter() {

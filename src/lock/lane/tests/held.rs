@@ -74,7 +74,11 @@ fn queued_acquires_of_one_owner_are_granted_together() {
     let again = claim(4, RENEWED);
     lane.enqueue(Claim { owner, ..again });
     let effects = lane.release(&grant);
-    let holds: Vec<_> = effects.grants.iter().map(|granted| granted.hold).collect();
+    let holds: Vec<_> = effects
+        .grants
+        .iter()
+        .map(|granted| granted.waiter.claim.hold)
+        .collect();
     assert_eq!(holds, [2, 4]);
     assert_eq!(effects.grants[0].grant.holds(), 2);
 }

@@ -1,8 +1,9 @@
 //! Checks by the watchdog: due and overdue work.
 
-use futures_util::FutureExt as _;
+use std::future::pending;
 
 use super::*;
+use crate::lock::lane::contending::attempt::Attempt;
 
 #[test]
 fn renewal_is_due_after_third_of_lease() {
@@ -48,8 +49,8 @@ fn first_attempt_without_reply_is_replaced() {
     });
     let resolved = work(&mut effects);
     assert!(matches!(resolved, Work::Resolve { lease, .. } if lease == number(1)));
-    assert!(lane.refuse_first(&stuck, 1, Seen::Nothing).is_empty());
-    let begin = |lane: &mut TestLane, wakeup: &Wakeup| {
+    assert!(lane.refuse_first(1, Seen::Nothing).is_empty());
+    let begin = |lane: &mut TestLane, wakeup: &Contender| {
         lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(4), now, effects))
     };
     assert!(begin(&mut lane, &stuck).0.is_none());
@@ -59,7 +60,7 @@ fn first_attempt_without_reply_is_replaced() {
 #[test]
 fn first_attempt_without_waiter_ends_in_time() {
     let (mut lane, _wakeup, _answer) = TestLane::attempting(claim(1, RENEWED));
-    assert!(lane.lane.leave(1).is_some());
+    assert!(lane.lane.leave(1));
     lane.pass(RESPONSE_TIMEOUT);
     let effects = lane.look().1;
     assert_eq!(lane.left_attempts, 1);
@@ -72,10 +73,9 @@ fn first_attempt_without_waiter_ends_in_time() {
 fn first_attempt_in_place_moves_to_home() {
     let (mut lane, claim) = (TestLane::idle(), claim(1, RENEWED));
     assert!(matches!(lane.enter(claim), Entered::Idle));
-    let (waiter, _answer) = waiter(claim);
-    let in_place = InPlace::default();
-    let (attempt, first) = ((number(1), RENEWED.ttl), lane.first(Some(in_place.clone())));
-    lane.lane.attempt_first(waiter, attempt, first);
+    let (waiter, acquire) = waiter(claim);
+    let first = lane.first(Some(lane.now + UNPOLLED));
+    lane.lane.attempt_first(waiter, number(1), first);
     assert!(lane.lane.next_look().is_none(), "no other waits");
     lane.queue(2, RENEWED);
     let began = lane.now;
@@ -83,18 +83,22 @@ fn first_attempt_in_place_moves_to_home() {
     lane.now = began + UNPOLLED;
     assert!(lane.look().1.is_empty(), "its acquire polls it");
     assert_eq!(lane.next_look(), began + 2 * UNPOLLED);
-    in_place.put(Box::pin(async {}));
+    acquire.put_attempt(Attempt {
+        lease: number(1),
+        sent_at: began,
+        reply: Box::pin(pending()),
+    });
     lane.now = began + 2 * UNPOLLED;
-    assert!(matches!(work(&mut lane.look().1), Work::FinishAttempt(_)));
-    assert!(in_place.take().is_none());
+    assert!(matches!(work(&mut lane.look().1), Work::FinishAttempt(..)));
+    assert!(acquire.take_attempt().is_none());
     assert_eq!(lane.next_look(), began + RESPONSE_TIMEOUT);
 }
 
 #[test]
 fn waiter_is_rejected_at_its_deadline() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    assert!(lane.lane.leave(1).is_some());
-    assert!(wakeup.notified().now_or_never().is_some());
+    assert!(lane.lane.leave(1));
+    assert!(is_woken(&wakeup));
     let deadline = lane.now + SECOND;
     let waiter = |ticket, after| Claim {
         deadline: Deadline::At(deadline + after),
@@ -104,17 +108,11 @@ fn waiter_is_rejected_at_its_deadline() {
     assert_eq!(lane.next_look(), deadline);
     lane.now = deadline;
     assert_eq!(lane.look().1.rejections.len(), 1);
-    assert!(
-        wakeup.notified().now_or_never().is_some(),
-        "by the first one"
-    );
+    assert!(is_woken(&wakeup), "by the first one");
     assert_eq!(lane.next_look(), deadline + SECOND);
     lane.pass(SECOND);
     assert_eq!(lane.look().1.rejections.len(), 1);
-    assert!(
-        wakeup.notified().now_or_never().is_some(),
-        "no waiter is left"
-    );
+    assert!(is_woken(&wakeup), "no waiter is left");
 }
 
 #[test]

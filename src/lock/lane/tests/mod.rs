@@ -15,13 +15,13 @@ mod returning;
 mod shared;
 mod tenure;
 
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::contending::in_place::InPlace;
-use super::effect::{Answer, Effects, Wakeup, Work};
+use super::effect::{Effects, Wakeup, Work};
 use super::holding::tenure::Tenure;
 use super::state::*;
 use super::*;
@@ -73,29 +73,28 @@ impl TestLane {
     }
 
     /// Returns a lane in which a task makes the first attempt of this claim, under lease 1.
-    fn attempting(claim: Claim) -> (Self, Wakeup, Answer) {
+    fn attempting(claim: Claim) -> (Self, Contender, Arc<Waiter>) {
         let mut lane = Self::idle();
         assert!(matches!(lane.enter(claim), Entered::Idle));
         let (waiter, answer) = waiter(claim);
-        let (attempt, first) = ((number(1), claim.terms.ttl), lane.first(None));
-        let wakeup = lane.lane.attempt_first(waiter, attempt, first);
-        (lane, wakeup, answer)
+        let first = lane.first(None);
+        lane.lane.attempt_first(waiter, number(1), first);
+        (lane, Contender::FirstAttempt(number(1)), answer)
     }
 
     /// Returns a first attempt that begins.
-    fn first(&self, in_place: Option<InPlace>) -> First {
+    fn first(&self, unpolled_at: Option<Moment>) -> First {
         First {
             due: self.now + RESPONSE_TIMEOUT,
-            in_place: in_place.map(|it| (it, self.now + UNPOLLED)),
+            unpolled_at,
         }
     }
 
-    /// Applies the rejection of the first attempt of the claim with this ticket.
-    fn refuse_first(&mut self, wakeup: &Wakeup, ticket: Ticket, seen: Seen) -> Effects {
+    /// Applies the rejection of the first attempt of the claim with this ticket, under lease 1.
+    fn refuse_first(&mut self, ticket: Ticket, seen: Seen) -> Effects {
         let attempt = (ticket, number(1));
         let ((), effects) = self.event(|lane, now, effects| {
-            let keep = |waiter, _: &Seen, _: &mut Effects| Some(waiter);
-            lane.refused_first(wakeup, attempt, seen, now, effects, keep);
+            lane.refused_first(attempt, seen, now, effects, || true);
         });
         effects
     }
@@ -115,7 +114,7 @@ impl TestLane {
     }
 
     /// Returns a lane in which an acquire loop serves the first claim.
-    fn looping(claim: Claim) -> (Self, Wakeup, Answer) {
+    fn looping(claim: Claim) -> (Self, Contender, Arc<Waiter>) {
         let mut lane = Self::idle();
         let (waiter, answer) = waiter(claim);
         let ((), mut effects) = lane.event(|lane, now, effects| {
@@ -159,7 +158,7 @@ impl TestLane {
     }
 
     #[track_caller]
-    fn enqueue(&mut self, claim: Claim) -> Answer {
+    fn enqueue(&mut self, claim: Claim) -> Arc<Waiter> {
         let (waiter, answer) = waiter(claim);
         let ((), effects) = self.event(|lane, now, effects| {
             lane.enqueue(waiter, Seen::Nothing, now, effects);
@@ -271,6 +270,14 @@ impl TestLane {
     fn is_held(&self) -> bool {
         self.lane.is_held()
     }
+}
+
+/// Returns `true` if the loop was notified since the last call.
+fn is_woken(contender: &Contender) -> bool {
+    let Contender::Loop(wakeup) = contender else {
+        return false;
+    };
+    wakeup.notified().now_or_never().is_some()
 }
 
 /// Returns the rejection of an attempt.

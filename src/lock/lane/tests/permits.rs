@@ -13,7 +13,7 @@ const fn permit(limit: u16) -> Terms {
 }
 
 /// Returns a lane whose first claim, below the limit 3, waits in the queue of the backend under lease 3.
-fn queued() -> (TestLane, Wakeup, Answer) {
+fn queued() -> (TestLane, Contender, Arc<Waiter>) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, permit(3)));
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.begin_attempt(&wakeup, number(3), now, effects);
@@ -45,7 +45,7 @@ fn permit_below_larger_limit_is_surrendered() {
     for (limit, is_granted) in [(2, false), (3, true), (4, true)] {
         let (mut lane, wakeup, _answer) = queued();
         lane.queue(2, permit(limit));
-        assert!(lane.lane.leave(1).is_some());
+        assert!(lane.lane.leave(1));
         let lease = lane.lease(3, 100, permit(3));
         let ((), effects) = lane.event(|lane, now, effects| {
             lane.granted(&key(), &wakeup, lease, now, effects);
@@ -61,7 +61,7 @@ fn place_of_other_limit_is_left() {
     for (limit, kept) in [(2, false), (3, true), (4, false)] {
         let (mut lane, wakeup, _answer) = queued();
         lane.queue(2, permit(limit));
-        assert!(lane.lane.leave(1).is_some());
+        assert!(lane.lane.leave(1));
         let (begun, effects) =
             lane.event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, effects));
         let lease = number(if kept { 3 } else { 4 });

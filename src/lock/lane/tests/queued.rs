@@ -3,14 +3,14 @@
 use super::*;
 use crate::lock::lease::LeaseNumber;
 
-fn contend_as(lane: &mut TestLane, wakeup: &Wakeup, fresh: u64) -> Option<LeaseNumber> {
+fn contend_as(lane: &mut TestLane, wakeup: &Contender, fresh: u64) -> Option<LeaseNumber> {
     let (begun, effects) =
         lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(fresh), now, effects));
     assert!(effects.is_empty(), "{effects:?}");
     begun.map(|(lease, _)| lease)
 }
 
-fn refuse(lane: &mut TestLane, wakeup: &Wakeup, sent: u64, place: Place) -> Effects {
+fn refuse(lane: &mut TestLane, wakeup: &Contender, sent: u64, place: Place) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
         let refused = refused(sent, Seen::Busy(now + SECOND), place);
         lane.refused(wakeup, refused, now, effects);
@@ -19,7 +19,7 @@ fn refuse(lane: &mut TestLane, wakeup: &Wakeup, sent: u64, place: Place) -> Effe
 }
 
 /// Returns a lane whose first claim waits in the queue of the backend under lease 3.
-fn queued() -> (TestLane, Wakeup, Answer) {
+fn queued() -> (TestLane, Contender, Arc<Waiter>) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, RENEWED));
     assert_eq!(contend_as(&mut lane, &wakeup, 3), Some(number(3)));
     assert!(refuse(&mut lane, &wakeup, 3, Place::In(place(3))).is_empty());
@@ -66,7 +66,7 @@ fn attempts_in_queue_share_lease() {
 #[test]
 fn last_waiter_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
-    assert!(lane.lane.leave(1).is_some());
+    assert!(lane.lane.leave(1));
     let (begun, mut effects) =
         lane.event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, effects));
     assert!(begun.is_none() && lane.lane.is_idle());
@@ -77,7 +77,7 @@ fn last_waiter_leaves_queue() {
 fn next_waiter_inherits_place() {
     let (mut lane, wakeup, _answer) = queued();
     lane.queue(2, RENEWED);
-    assert!(lane.lane.leave(1).is_some());
+    assert!(lane.lane.leave(1));
     assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
 }
 
@@ -93,7 +93,7 @@ fn permanent_error_leaves_queue() {
 }
 
 /// Drops the task with its runtime.
-fn abandon(lane: &mut TestLane, wakeup: &Wakeup) -> Effects {
+fn abandon(lane: &mut TestLane, wakeup: &Contender) -> Effects {
     let (drove, effects) = lane.event(|lane, now, effects| lane.abandon(wakeup, now, effects));
     assert!(drove && effects.rejections.is_empty());
     effects
@@ -110,7 +110,7 @@ fn dropped_task_hands_place_on() {
 #[test]
 fn dropped_task_without_waiters_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
-    assert!(lane.lane.leave(1).is_some());
+    assert!(lane.lane.leave(1));
     leaves(&mut abandon(&mut lane, &wakeup), 3);
     assert!(lane.lane.is_idle());
 }
@@ -126,13 +126,21 @@ fn dropped_attempt_leaves_queue() {
         panic!("{effects:?}");
     };
     leaves(&mut effects, 3);
-    assert_eq!(contend_as(&mut lane, &next, 5), Some(number(5)));
+    assert_eq!(
+        contend_as(&mut lane, &Contender::Loop(next), 5),
+        Some(number(5))
+    );
 }
 
 #[test]
 fn rejection_of_replaced_task_leaves_queue() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let mut effects = refuse(&mut lane, &Wakeup::default(), 3, Place::In(place(3)));
+    let mut effects = refuse(
+        &mut lane,
+        &Contender::Loop(Wakeup::default()),
+        3,
+        Place::In(place(3)),
+    );
     leaves(&mut effects, 3);
 }
 
@@ -153,7 +161,7 @@ fn acquire_after_transfer_enters_queue() {
 }
 
 /// Returns a lane whose waiter came after a transfer, and has made no attempt.
-fn waiting_after_transfer() -> (TestLane, Wakeup) {
+fn waiting_after_transfer() -> (TestLane, Contender) {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
     lane.pass(15 * MS);
@@ -177,7 +185,7 @@ fn waiter_without_attempt_leaves_turn_to_others() {
     for (passes, yields) in [(4 * MS, true), (5 * MS, false)] {
         let (mut lane, wakeup) = waiting_after_transfer();
         lane.pass(passes);
-        assert!(lane.lane.leave(2).is_some());
+        assert!(lane.lane.leave(2));
         assert_eq!(contend_as(&mut lane, &wakeup, 4), None);
         assert_eq!(lane.lane.is_yielding(), yields);
         assert_eq!(lane.lane.is_idle(), !yields);
@@ -189,7 +197,7 @@ fn dropped_loop_leaves_turn_to_others() {
     for (passes, yields) in [(4 * MS, true), (5 * MS, false)] {
         let (mut lane, wakeup) = waiting_after_transfer();
         lane.pass(passes);
-        assert!(lane.lane.leave(2).is_some());
+        assert!(lane.lane.leave(2));
         assert!(abandon(&mut lane, &wakeup).is_empty());
         assert_eq!(lane.lane.is_yielding(), yields);
         assert_eq!(lane.lane.is_idle(), !yields);
@@ -219,11 +227,11 @@ fn rejected_single_attempt_leaves_turn_to_others() {
         assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
         let single = once(2, &lane);
         let (waiter, _answer) = waiter(single);
-        let (attempt, first) = ((number(2), RENEWED.ttl), lane.first(None));
-        let wakeup = lane.lane.attempt_first(waiter, attempt, first);
+        let first = lane.first(None);
+        lane.lane.attempt_first(waiter, number(1), first);
         lane.pass(passes);
         let busy = Seen::Busy(lane.now);
-        let effects = lane.refuse_first(&wakeup, 2, busy);
+        let effects = lane.refuse_first(2, busy);
         assert_eq!((effects.rejections.len(), effects.work.len()), (1, 0));
         assert_eq!(lane.lane.is_yielding(), yields);
         assert_eq!(lane.lane.is_idle(), !yields);

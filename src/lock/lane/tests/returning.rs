@@ -17,7 +17,7 @@ pub(super) fn keeping() -> (TestLane, Reported) {
 #[test]
 fn kept_lease_without_waiter_is_released_first() {
     let (mut lane, mut reported) = keeping();
-    assert!(lane.lane.leave(2).is_some());
+    assert!(lane.lane.leave(2));
     let mut effects = lane.kept(1, 200);
     assert!(effects.reports.is_empty());
     returns(&mut effects);
@@ -30,7 +30,7 @@ fn kept_lease_without_waiter_is_released_first() {
 fn kept_lease_for_other_terms_is_released() {
     let (mut lane, _reported) = keeping();
     lane.queue(3, FIXED);
-    assert!(lane.lane.leave(2).is_some());
+    assert!(lane.lane.leave(2));
     returns(&mut lane.kept(1, 200));
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }

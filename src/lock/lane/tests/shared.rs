@@ -1,7 +1,8 @@
 //! Owners that share a lease.
 
 use super::*;
-use crate::lock::lane::effect::{Given, Granted};
+use crate::lock::lane::effect::Granted;
+use crate::lock::lane::queue::waiter::Given;
 use crate::observe::LostReason;
 
 pub(super) const SHARED: Terms = Terms {
@@ -73,14 +74,18 @@ fn waiter_stops_joins_until_it_leaves() {
     let (mut lane, _first) = held_shared();
     lane.queue(2, RENEWED);
     assert!(lane.is_refused(claim(3, SHARED)));
-    let mut reader = lane.enqueue(claim(3, SHARED));
-    assert!(lane.lane.leave(2).is_some());
+    let reader = lane.enqueue(claim(3, SHARED));
+    assert!(lane.lane.leave(2));
     let ((), mut effects) = lane.event(|lane, now, effects| lane.admit(&key(), now, effects));
     assert_eq!(effects.grants.len(), 1);
     let granted = effects.grants.remove(0);
-    let Granted { grant, queued, .. } = granted;
-    assert!(granted.reply.send(Ok(Given { grant, queued })).is_ok());
-    assert!(reader.try_recv().is_ok());
+    let Granted {
+        waiter,
+        grant,
+        queued,
+    } = granted;
+    assert!(waiter.answer(Ok(Given { grant, queued })).is_ok());
+    assert!(matches!(reader.close(), Some(Ok(_))));
 }
 
 #[test]
@@ -111,7 +116,7 @@ fn wanted_lease_is_closed_until_renewal_opens_it() {
     lane.pass(RENEWED.ttl.get() / 3);
     assert!(lane.renew_with(Renewed::Wanted).is_empty());
     assert!(lane.is_refused(claim(2, SHARED)));
-    let mut reader = lane.enqueue(claim(2, SHARED));
+    let reader = lane.enqueue(claim(2, SHARED));
     assert_eq!(lane.next_look(), lane.now + 250 * MS);
     lane.pass(250 * MS);
     assert!(lane.renew_with(Renewed::Wanted).grants.is_empty());
@@ -119,9 +124,13 @@ fn wanted_lease_is_closed_until_renewal_opens_it() {
     let mut effects = lane.renew_with(Renewed::Renewed);
     let granted = effects.grants.remove(0);
     assert_eq!(granted.grant.token(), first.token());
-    let Granted { grant, queued, .. } = granted;
-    assert!(granted.reply.send(Ok(Given { grant, queued })).is_ok());
-    assert!(reader.try_recv().is_ok());
+    let Granted {
+        waiter,
+        grant,
+        queued,
+    } = granted;
+    assert!(waiter.answer(Ok(Given { grant, queued })).is_ok());
+    assert!(matches!(reader.close(), Some(Ok(_))));
 }
 
 #[test]
@@ -295,14 +304,24 @@ fn granted_attempt_serves_adjacent_readers() {
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.granted(&key(), &wakeup, lease, now, effects);
     });
-    let granted: Vec<_> = effects.grants.iter().map(|it| it.hold).collect();
+    let granted: Vec<_> = effects
+        .grants
+        .iter()
+        .map(|it| it.waiter.claim.hold)
+        .collect();
     assert_eq!(granted, [1, 2]);
     assert_eq!(lane.lane.waiters(), 2);
 }
 
 #[test]
 fn rejected_single_attempt_admits_readers_behind_it() {
-    let granted = |effects: &Effects| effects.grants.iter().map(|it| it.hold).collect::<Vec<_>>();
+    let granted = |effects: &Effects| {
+        effects
+            .grants
+            .iter()
+            .map(|it| it.waiter.claim.hold)
+            .collect::<Vec<_>>()
+    };
     let queue = |lane: &mut TestLane| {
         for claim in [once(2, lane), claim(3, SHARED)] {
             let (waiter, answer) = waiter(claim);

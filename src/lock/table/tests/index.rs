@@ -1,6 +1,7 @@
 //! The index of deadlines: its entries, and their bound.
 
 use super::*;
+use crate::lock::lane::Contender;
 
 #[test]
 fn held_lane_is_indexed_and_idle_lane_removed() {
@@ -118,7 +119,7 @@ fn waiters_of_one_key_leave_index_bounded() {
         now = now + MS;
         let lease = Lease::new(number(1), ticket, TOKENS, FIXED, now);
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.granted(&key, &wakeup, lease, now, effects);
+            lane.granted(&key, &Contender::Loop(wakeup), lease, now, effects);
         });
         grant = effects.grants.remove(0).grant;
         assert!(grant.pick_up());

@@ -44,7 +44,7 @@ impl AcquireLoop {
         loop {
             let now = self.engine.now();
             let pause = self.engine.event(&self.key, |lane, effects| {
-                lane.pause(&self.wakeup, now, effects)
+                lane.pause(&self.own, now, effects)
             });
             let Some(pause) = pause else {
                 return false;

@@ -24,7 +24,7 @@ fn late_grant_is_resolved() {
     let end = valid_until(sent_at, RENEWED.ttl);
     for (now, is_granted) in [(end.before(MS), true), (end, false)] {
         let replied = Replied {
-            lease: engine.new_lease_id(),
+            lease: LeaseNumber::of(engine.new_lease_id()),
             terms: RENEWED,
             sent_at,
             now,
@@ -165,7 +165,7 @@ fn idle_loop() -> (Arc<Engine>, AcquireLoop) {
 #[tokio::test]
 async fn failed_attempt_without_effect_keeps_place() {
     let (engine, mut acquire_loop) = idle_loop();
-    let lease = engine.new_lease_id();
+    let lease = LeaseNumber::of(engine.new_lease_id());
     let mut place_after = |outcome| {
         let now = Moment::now();
         let replied = Replied {
@@ -175,7 +175,7 @@ async fn failed_attempt_without_effect_keeps_place() {
             now,
             outcome,
         };
-        let place = acquire_loop.place_after(LeaseNumber::of(lease), &replied);
+        let place = acquire_loop.place_after(lease, &replied);
         (place, acquire_loop.queued)
     };
     let waiting = Contended::waiting(SECOND, 3);
@@ -184,7 +184,7 @@ async fn failed_attempt_without_effect_keeps_place() {
         (
             Place::In(QueuePlace {
                 limit: None,
-                lease: LeaseNumber::of(lease),
+                lease,
                 mode: Mode::Exclusive
             }),
             Some(3)
@@ -222,10 +222,11 @@ fn dropped_loop_shows_end_of_home() {
 async fn lease_of_lost_place_is_resolved() {
     for (own, unresolved) in [(true, 0), (false, 1)] {
         let (engine, mut acquire_loop) = idle_loop();
-        let lease = engine.new_lease_id();
+        let number = || LeaseNumber::of(engine.new_lease_id());
+        let lease = number();
         let sent = match own {
             true => lease,
-            false => engine.new_lease_id(),
+            false => number(),
         };
         let now = Moment::now();
         let replied = Replied {
@@ -235,7 +236,7 @@ async fn lease_of_lost_place_is_resolved() {
             now,
             outcome: Ok(Contended::waiting(SECOND, None)),
         };
-        let place = acquire_loop.place_after(LeaseNumber::of(sent), &replied);
+        let place = acquire_loop.place_after(sent, &replied);
         assert_eq!((place, engine.unresolved()), (Place::Out, unresolved));
     }
 }

@@ -18,7 +18,7 @@ impl AcquireLoop {
         let hints = (self.hints).get_or_insert_with(|| watch(&self.engine, &self.key, &self.task));
         loop {
             let pause = self.engine.event(&self.key, |lane, effects| {
-                lane.pause(&self.wakeup, self.engine.now(), effects)
+                lane.pause(&self.own, self.engine.now(), effects)
             });
             let Some(pause) = pause else {
                 return false;

@@ -133,8 +133,8 @@ async fn key_queued_at_end_of_task_starts_another() {
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
     let releases = &engine.home.releases;
     for (at_home, over) in [(false, true), (true, true), (false, false)] {
-        assert!(releases.start());
         releases.push(key());
+        assert!(releases.start());
         drop(Running {
             engine: Arc::clone(&engine),
             at_home,
@@ -153,6 +153,7 @@ async fn stuck_queue_is_returned_from_home() {
     let locks = locks.expect("defaults");
     let guard = locks.acquire("k").await.expect("free");
     let releases = &locks.engine().home.releases;
+    releases.push(key());
     assert!(releases.start(), "no other task starts");
     drop(guard);
     assert!(!releases.is_empty());

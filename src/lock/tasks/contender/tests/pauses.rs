@@ -145,7 +145,8 @@ async fn queued_waiter_without_subscription_polls() {
 #[tokio::test]
 async fn time_of_next_poll_grows_without_progress() {
     let (engine, mut acquire_loop) = idle_loop();
-    let (lease, began) = (engine.new_lease_id(), Moment::now());
+    let lease = LeaseNumber::of(engine.new_lease_id());
+    let began = Moment::now();
     let mut next_attempt = |poll_after, now| {
         let outcome = Contended::polling(SECOND, 1, poll_after);
         let replied = Replied {
@@ -155,7 +156,7 @@ async fn time_of_next_poll_grows_without_progress() {
             now,
             outcome: Ok(outcome),
         };
-        acquire_loop.place_after(LeaseNumber::of(lease), &replied);
+        acquire_loop.place_after(lease, &replied);
         let seen = Seen::Busy(now + 10 * SECOND);
         acquire_loop.next_attempt(&seen, now).since(now)
     };

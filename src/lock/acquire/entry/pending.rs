@@ -4,26 +4,21 @@ use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
-use tokio::sync::oneshot::error::RecvError;
-
-use super::entry::{Queued, Step, enter, pick_up, rejection};
-use super::first_attempt::FirstAttempt;
-use super::guard::Hold;
-use crate::backend::Mode;
+use super::{Step, enter, pick_up, rejection};
+use crate::lock::acquire::guard::Hold;
 use crate::lock::clock::Moment;
 use crate::lock::clock::timeout::next_wake;
 use crate::lock::engine::Engine;
-use crate::lock::lane::contending::in_place::InPlace;
-use crate::lock::lane::effect::{Answer, Given};
+use crate::lock::lane::Waiter;
+use crate::lock::lane::queue::waiter::{Answer, Given};
 use crate::lock::lease::claim::{Claim, QueuePosition};
 use crate::lock::lease::grant::Grant;
+use crate::lock::tasks::first_attempt::{FirstAttempt, replied};
 use crate::observe::Name;
 use crate::task::{Timer, with_caller_context};
 use crate::{Error, LockKey};
-
-type Answered = Result<Given, Error>;
 
 /// An acquire of one key that has to wait. If dropped, it leaves the queue at once, and a task finishes
 /// an attempt in flight.
@@ -33,134 +28,127 @@ type Answered = Result<Given, Error>;
 pub(in crate::lock) struct PendingAcquire {
     engine: Arc<Engine>,
     key: LockKey,
-    claim: Claim,
-    /// `None` once the acquire is over.
-    answer: Option<Answer>,
-    /// The first attempt, until it ends or a task drives it.
-    first: Option<InPlace>,
+    waiter: Arc<Waiter>,
     /// Only for a runtime of the program as home, which may not run. Boxed because it is rare.
     timer: Option<Pin<Box<Timer>>>,
     queue_position: QueuePosition,
+    /// Whether the acquire drives its first attempt, which is in the waiter, unless home has taken it.
+    drives: bool,
+    is_over: bool,
 }
 
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            leave_queue(&self.engine, &self.key, &self.claim, answer);
+        if !self.is_over {
+            let (engine, claim) = (&self.engine, &self.waiter.claim);
+            self.leave(engine.now());
+            // A hold that was granted concurrently is released.
+            if let Some(Ok(given)) = self.waiter.close()
+                && let Some(grant) = pick_up(engine, claim, given)
+            {
+                drop(Hold::new(Arc::clone(engine), grant, claim.hold));
+            }
         }
-        self.finish_first();
-    }
-}
-
-/// Leaves the queue. A hold that was granted concurrently is released.
-fn leave_queue(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, mut answer: Answer) {
-    answer.close();
-    drop(engine.event(key, |lane, effects| {
-        let left = lane.leave(claim.ticket);
-        if lane.mode() == Mode::Shared {
-            lane.admit(key, engine.now(), effects);
+        if self.drives || !self.is_over {
+            self.finish_attempt();
         }
-        left
-    }));
-    if let Ok(Ok(given)) = answer.try_recv()
-        && let Some(grant) = pick_up(engine, claim, given)
-    {
-        drop(Hold::new(Arc::clone(engine), grant, claim.hold));
     }
 }
 
 impl PendingAcquire {
-    pub(in crate::lock) fn new(
-        engine: Arc<Engine>,
-        key: LockKey,
-        claim: Claim,
-        queued: Queued,
-        now: Moment,
+    /// Creates an acquire that has to [`begin`](Self::begin). Under the mutex of its lane, so it runs no other code.
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        key: &LockKey,
+        waiter: Arc<Waiter>,
+        queue_position: QueuePosition,
+        drives: bool,
     ) -> Self {
-        let until = claim.deadline.moment();
-        let until = until.filter(|_| engine.home.may_not_run());
-        let timer = until.map(|until| Box::pin(Timer::at(next_wake(until, now).into())));
-        let mut pending = Self {
+        Self {
+            engine: Arc::clone(engine),
+            key: key.clone(),
+            waiter,
+            timer: None,
+            queue_position,
+            drives,
+            is_over: false,
+        }
+    }
+
+    pub(super) fn begin(&mut self, now: Moment) {
+        let until = self.waiter.claim.deadline.moment();
+        let until = until.filter(|_| self.engine.home.may_not_run());
+        self.timer = until.map(|until| Box::pin(Timer::at(next_wake(until, now).into())));
+        if !self.drives {
+            self.finish_attempt();
+        }
+    }
+
+    /// Leaves the first attempt, if it is here, to a task.
+    fn finish_attempt(&self) {
+        let Self {
             engine,
             key,
-            claim,
-            answer: None,
-            first: None,
-            timer,
-            queue_position: None,
-        };
-        pending.wait(queued);
-        pending
-    }
-
-    fn wait(&mut self, queued: Queued) {
-        let Queued {
-            answer,
-            position,
-            first,
-        } = queued;
-        self.answer = Some(answer);
-        self.queue_position = position.or(self.queue_position);
-        // An earlier one that had no reply in time, and that home has replaced.
-        self.finish_first();
-        self.first = first.and_then(FirstAttempt::begin);
-    }
-
-    /// Leaves the first attempt to a task.
-    fn finish_first(&mut self) {
-        if let Some(first) = self.first.take().and_then(|first| first.take()) {
-            let task = with_caller_context(first.into_task());
-            self.engine.home.spawn_near(task);
+            waiter,
+            ..
+        } = self;
+        if let Some(attempt) = waiter.take_attempt() {
+            let task = FirstAttempt::new(engine, key, waiter, attempt);
+            engine.home.spawn_near(with_caller_context(task.run()));
         }
     }
 
     /// Returns the engine that reports the acquire, and its name.
     pub(in crate::lock) fn reporter(&self) -> (&Arc<Engine>, Name) {
-        (&self.engine, self.claim.name)
+        (&self.engine, self.waiter.claim.name)
     }
 
     pub(in crate::lock) fn queue_position(&self) -> QueuePosition {
         self.queue_position
     }
 
-    /// Drives the first attempt, which resolves this acquire, and polls the answer.
-    ///
-    /// During the poll of the attempt, the answer wakes no task. It would wake this one, which would then run once more, and
-    /// a runtime wakes a second thread for that.
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Answered> {
-        let Some(answer) = &mut self.answer else {
-            unreachable!("BUG: polled after completion");
-        };
-        let mut answer = Pin::new(answer);
-        if let Some(first) = &self.first {
-            let unwoken = &mut Context::from_waker(Waker::noop());
-            if let Poll::Ready(answered) = answer.as_mut().poll(unwoken) {
-                return Poll::Ready(resolved(answered));
-            }
-            if first.poll(cx).is_ready() {
-                self.first = None;
+    /// Drives the first attempt, whose reply resolves this acquire, and polls the answer. Completes with its moment.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<(Answer, Moment)> {
+        let (mut unanswered, mut replied_at) = (None, None);
+        if self.drives {
+            let polled = self.waiter.begin_poll().map(|mut attempt| {
+                let reply = attempt.reply.as_mut().poll(cx);
+                (attempt, reply)
+            });
+            match polled {
+                Some((attempt, Poll::Pending)) => unanswered = Some(attempt),
+                Some((attempt, Poll::Ready(outcome))) => {
+                    self.drives = false;
+                    let (engine, key) = (&self.engine, &self.key);
+                    replied_at = Some(replied(engine, key, &self.waiter, &attempt, outcome));
+                }
+                None => self.drives = false,
             }
         }
-        answer.poll(cx).map(resolved)
+        let answered = self.waiter.poll(unanswered, cx);
+        answered.map(|answer| (answer, replied_at.unwrap_or_else(|| self.engine.now())))
+    }
+
+    /// Leaves the queue. Returns `false` if the acquire was granted or rejected concurrently.
+    fn leave(&self, now: Moment) -> bool {
+        let key = &self.key;
+        self.engine.event(key, |lane, effects| {
+            let has_left = lane.leave(self.waiter.claim.ticket);
+            lane.admit(key, now, effects);
+            has_left
+        })
     }
 
     /// Leaves the queue at the end of the wait, because the watchdog may not run. Returns the error, or `None` if the
     /// acquire was granted or rejected concurrently: the result wakes this future.
     fn leave_late(&self, now: Moment) -> Option<Error> {
-        let (key, claim) = (&self.key, &self.claim);
-        let left = self.engine.event(key, |lane, effects| {
-            let error = lane.why_not(now);
-            let left = lane.leave(claim.ticket);
-            lane.admit(key, now, effects);
-            left.map(|waiter| (waiter, error))
-        });
-        // The waiter is dropped after the mutex is free.
-        left.map(|(_waiter, error)| error)
+        let error = (self.engine).event(&self.key, |lane, _| lane.why_not(now));
+        self.leave(now).then_some(error)
     }
 
     /// Returns the result of the acquire, or `None` if it waits again after a grant that came too late.
     fn picked_up(&mut self, given: Given, now: Moment) -> Option<Result<Arc<Grant>, Error>> {
-        let (engine, key, claim) = (&self.engine, &self.key, &self.claim);
+        let (engine, key, claim) = (&self.engine, &self.key, &self.waiter.claim);
         let late = match pick_up(engine, claim, given) {
             Some(grant) if grant.is_held(now) => return Some(Ok(grant)),
             // This future was not polled before its deadline.
@@ -173,8 +161,10 @@ impl PendingAcquire {
         drop(late.map(|grant| Hold::new(Arc::clone(engine), grant, claim.hold)));
         match enter(engine, key, claim, now) {
             Step::Done(outcome) => Some(outcome),
-            Step::Slow(queued) => {
-                self.wait(queued);
+            Step::Slow(next) => {
+                let position = self.queue_position;
+                *self = next;
+                self.queue_position = self.queue_position.or(position);
                 None
             }
         }
@@ -188,18 +178,18 @@ impl Future for PendingAcquire {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
-            let answered = match this.poll_answer(cx) {
+            let (answered, now) = match this.poll_answer(cx) {
                 Poll::Ready(answered) => answered,
                 Poll::Pending => {
-                    ready!(wait_over(&mut this.timer, &this.claim, cx));
-                    match this.leave_late(this.engine.now()) {
-                        Some(error) => Err(error),
+                    ready!(wait_over(&mut this.timer, &this.waiter.claim, cx));
+                    let now = this.engine.now();
+                    match this.leave_late(now) {
+                        Some(error) => (Err(error), now),
                         None => return Poll::Pending,
                     }
                 }
             };
-            this.answer = None;
-            let now = this.engine.now();
+            this.is_over = true;
             let outcome = match answered {
                 Ok(given) => {
                     if given.queued {
@@ -212,13 +202,13 @@ impl Future for PendingAcquire {
                     }
                 }
                 Err(error) => {
-                    if this.claim.deadline.has_passed(now) {
+                    if this.waiter.claim.deadline.has_passed(now) {
                         this.queue_position.get_or_insert(NonZeroU32::MIN);
                     }
                     Err(error)
                 }
             };
-            let (engine, claim) = (&this.engine, &this.claim);
+            let (engine, claim) = (&this.engine, &this.waiter.claim);
             #[cfg(feature = "dashboard")]
             if this.queue_position.is_some() {
                 let waited = now.since(claim.since);
@@ -230,13 +220,6 @@ impl Future for PendingAcquire {
             };
             return Poll::Ready((outcome, now));
         }
-    }
-}
-
-fn resolved(answered: Result<Answered, RecvError>) -> Answered {
-    match answered {
-        Ok(answered) => answered,
-        Err(_) => unreachable!("BUG: a waiter was dropped unresolved"),
     }
 }
 

@@ -1,0 +1,133 @@
+//! One acquire that waits, which its future and its lane share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::seats::Seat;
+use crate::Error;
+use crate::lock::lane::contending::attempt::Attempt;
+use crate::lock::lease::claim::Claim;
+use crate::lock::lease::grant::Grant;
+
+/// An acquire that waits: for the reply to its own first attempt, or for its turn.
+///
+/// The mutex is held only to move what it contains: a waker is called, and an attempt polled or dropped, without it.
+#[derive(Debug)]
+pub(in crate::lock) struct Waiter {
+    pub(in crate::lock) claim: Claim,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    answer: Option<Answer>,
+    /// Whether the acquire was dropped.
+    is_closed: bool,
+    /// The task of the acquire.
+    waker: Option<Waker>,
+    /// Until the answer.
+    seat: Option<Seat>,
+    /// The first attempt between two polls of the acquire that drives it.
+    attempt: Option<Attempt>,
+}
+
+pub(in crate::lock) type Answer = Result<Given, Error>;
+
+/// A hold for a waiter.
+#[derive(Debug)]
+pub(in crate::lock) struct Given {
+    pub(in crate::lock) grant: Arc<Grant>,
+    /// Whether the waiter waited for its turn, and not only for the reply to its own first attempt.
+    pub(in crate::lock) queued: bool,
+}
+
+impl Waiter {
+    pub(in crate::lock) fn new(claim: Claim, seat: Seat) -> Arc<Self> {
+        let state = Mutex::new(State {
+            answer: None,
+            is_closed: false,
+            waker: None,
+            seat: Some(seat),
+            attempt: None,
+        });
+        Arc::new(Self { claim, state })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an attempt here that the acquire drives.
+    pub(in crate::lock) fn put_attempt(&self, attempt: Attempt) {
+        self.state().attempt = Some(attempt);
+    }
+
+    /// Takes the attempt out, to drive it elsewhere. Returns `None` if it is over, or is being polled.
+    pub(in crate::lock) fn take_attempt(&self) -> Option<Attempt> {
+        self.state().attempt.take()
+    }
+
+    /// Takes the attempt out, for the acquire to poll it. Until [`poll`](Self::poll), an answer wakes no task. It would wake
+    /// the one that polls, which would then run once more, and a runtime wakes a second thread for that.
+    pub(in crate::lock) fn begin_poll(&self) -> Option<Attempt> {
+        let mut state = self.state();
+        let (attempt, waker) = (state.attempt.take(), state.waker.take());
+        drop(state);
+        drop(waker);
+        attempt
+    }
+
+    /// Completes with the answer. Puts an attempt back that has no reply.
+    pub(in crate::lock) fn poll(&self, attempt: Option<Attempt>, cx: &Context<'_>) -> Poll<Answer> {
+        let mut state = self.state();
+        if attempt.is_some() {
+            state.attempt = attempt;
+        }
+        if let Some(answer) = state.answer.take() {
+            return Poll::Ready(answer);
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Answers the acquire.
+    ///
+    /// # Errors
+    ///
+    /// Returns the answer if the acquire was dropped.
+    pub(in crate::lock) fn answer(&self, answer: Answer) -> Result<(), Answer> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(answer);
+        }
+        state.answer = Some(answer);
+        let (waker, seat) = (state.waker.take(), state.seat.take());
+        drop(state);
+        drop(seat);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Applies the drop of the acquire. Returns the answer that it has not received.
+    pub(in crate::lock) fn close(&self) -> Option<Answer> {
+        let mut state = self.state();
+        state.is_closed = true;
+        let (answer, waker, seat) = (state.answer.take(), state.waker.take(), state.seat.take());
+        drop(state);
+        drop((waker, seat));
+        answer
+    }
+
+    /// Replaces the seat by what `change` returns. Returns `false` if that is none.
+    pub(in crate::lock) fn change_seat(&self, change: impl FnOnce(Seat) -> Option<Seat>) -> bool {
+        let seat = self.state().seat.take().and_then(change);
+        let has_seat = seat.is_some();
+        self.state().seat = seat;
+        has_seat
+    }
+}

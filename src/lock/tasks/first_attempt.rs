@@ -1,0 +1,124 @@
+//! The first attempt of an acquire that found its lane idle.
+//!
+//! Its reply is applied to the lane, in which the acquire is a waiter from the beginning. An acquire loop at home
+//! continues after a rejection. In a runtime with several threads, the future of the acquire drives it, because a task
+//! of its own would often move to another thread. A task at home drives it for all other callers.
+//!
+//! | the acquire that drives it | effect |
+//! |---|---|
+//! | is dropped | a task near the caller finishes it |
+//! | is not polled for 8 ms while others wait | a task at home finishes it |
+//!
+//! | the task that drives it | effect |
+//! |---|---|
+//! | is dropped with its runtime | an acquire loop replaces it, and its lease is released |
+//! | has no reply after one response timeout, or does not run, while others wait | the same; a lease that it acquires later is released |
+
+use std::sync::Arc;
+
+use super::command::{Outcome, judge};
+use crate::LockKey;
+use crate::backend::{Acquired, BackendError, Contended};
+use crate::lock::clock::Moment;
+use crate::lock::engine::Engine;
+use crate::lock::lane::contending::attempt::{Attempt, Replied, unanswered};
+use crate::lock::lane::{Contender, Waiter};
+
+/// Applies the reply to the lane. Returns the moment of the reply.
+pub(in crate::lock) fn replied(
+    engine: &Arc<Engine>,
+    key: &LockKey,
+    waiter: &Waiter,
+    attempt: &Attempt,
+    outcome: Result<Acquired, BackendError>,
+) -> Moment {
+    let (claim, number, now) = (&waiter.claim, attempt.lease, engine.now());
+    let replied = Replied {
+        lease: number,
+        terms: claim.terms,
+        sent_at: attempt.sent_at,
+        now,
+        outcome: outcome.map(Contended::from),
+    };
+    let (outcome, unresolved) = judge(engine, replied);
+    if let Some((lease, ttl)) = unresolved {
+        engine.resolve(key, lease, unanswered(ttl));
+    }
+    let own = Contender::FirstAttempt(number);
+    let drove = engine.event(key, |lane, effects| {
+        let drives = lane.driven_by(&own).is_some();
+        match outcome {
+            Outcome::Granted(lease) => lane.granted(key, &own, lease, now, effects),
+            Outcome::Never(error) => {
+                lane.refused_for_good(&own, claim.terms.mode, &error, now, effects);
+            }
+            Outcome::NotYet(seen) => {
+                let attempt = (claim.ticket, number);
+                let limit = engine.options.max_waiters_per_key;
+                let seat = |seat| engine.add_permit_seat(seat, key, limit);
+                let may_wait = || !key.is_of_permit() || waiter.change_seat(seat);
+                lane.refused_first(attempt, seen, now, effects, may_wait);
+            }
+        }
+        drives
+    });
+    if !drove {
+        engine.home.unresolved.attempt_ended();
+    }
+    now
+}
+
+/// The task of an attempt that its acquire does not drive.
+pub(in crate::lock) struct FirstAttempt {
+    engine: Arc<Engine>,
+    key: LockKey,
+    waiter: Arc<Waiter>,
+    attempt: Attempt,
+    is_over: bool,
+}
+
+impl FirstAttempt {
+    pub(in crate::lock) fn new(
+        engine: &Arc<Engine>,
+        key: &LockKey,
+        waiter: &Arc<Waiter>,
+        attempt: Attempt,
+    ) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            key: key.clone(),
+            waiter: Arc::clone(waiter),
+            attempt,
+            is_over: false,
+        }
+    }
+
+    pub(in crate::lock) async fn run(mut self) {
+        // Only the end of the runtime drops this await.
+        let outcome = (&mut self.attempt.reply).await;
+        self.is_over = true;
+        replied(
+            &self.engine,
+            &self.key,
+            &self.waiter,
+            &self.attempt,
+            outcome,
+        );
+    }
+}
+
+impl Drop for FirstAttempt {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let (engine, key, lease) = (&self.engine, &self.key, self.attempt.lease);
+        let own = Contender::FirstAttempt(lease);
+        let now = engine.now();
+        // The lease was released when another task replaced this one. The attempt may have taken effect since.
+        if !engine.event(key, |lane, effects| lane.abandon(&own, now, effects)) {
+            engine.resolve(key, lease, unanswered(self.waiter.claim.terms.ttl));
+            engine.home.unresolved.attempt_ended();
+        }
+    }
+}
