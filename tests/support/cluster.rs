@@ -6,7 +6,7 @@ mod view;
 use std::ops::Range;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::patience::{until, wait_until};
 use super::process::{free_port, version};
@@ -143,9 +143,8 @@ impl Cluster {
         self.nodes[node].kill();
     }
 
-    /// Restarts a killed node at its address as another cluster, which serves all slots. Returns the time at which it
-    /// began to state them.
-    pub(crate) async fn reuse(&mut self, node: usize) -> Instant {
+    /// Restarts a killed node at its address as another cluster, which serves all slots.
+    pub(crate) async fn reuse(&mut self, node: usize) {
         let file = ["--cluster-config-file", "another"];
         let bus = free_port().to_string();
         // Otherwise the former cluster notices the other one, and does not name the address.
@@ -154,14 +153,12 @@ impl Cluster {
             _ => &["--cluster-port", &bus],
         };
         self.nodes[node].launch_again_with(&[&file, bus].concat());
-        self.serve_alone(node).await
+        self.serve_alone(node).await;
     }
 
-    async fn serve_alone(&self, node: usize) -> Instant {
-        let since = Instant::now();
+    async fn serve_alone(&self, node: usize) {
         add_all_slots(&self.nodes[node]);
         until("all slots", || self.logs(), || ok(&self.nodes[node])).await;
-        since
     }
 
     /// Replaces a primary by its replica, and makes it another cluster. Its connections stay open.
