@@ -6,6 +6,7 @@ use deadpool_redis::{Config, Runtime};
 use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::{LockManager, LockManagerBuilder, RedisBackend};
 
+use crate::support::engine::connected;
 use crate::support::other_runtime::current_thread;
 use crate::support::redis_server::RedisServer;
 
@@ -21,23 +22,21 @@ pub(crate) struct Store<T> {
 pub(crate) fn stores() -> [Store<impl Send>; 2] {
     let server = Arc::new(RedisServer::start());
     let url = server.url();
-    let pool = || {
+    let by_url = || RedisBackend::builder(&url);
+    let by_pool = || {
         let pool = Config::from_url(&url).create_pool(Some(Runtime::Tokio1));
         RedisBackend::from_pool(pool.unwrap()).notify(&url)
     };
-    [
-        ("server", [1, 2].map(|_| RedisBackend::builder(&url))),
-        ("pool", [1, 2].map(|_| pool())),
-    ]
-    .map(|(name, processes)| Store {
+    let builders: [(_, &dyn Fn() -> RedisBackendBuilder); 2] =
+        [("server", &by_url), ("pool", &by_pool)];
+    builders.map(|(name, builder)| Store {
         name,
-        processes: processes.map(|process| connected(process.prefix(name))),
+        processes: [1, 2].map(|_| process(|| builder().prefix(name))),
         kept: Arc::clone(&server),
     })
 }
 
 /// Connects, and closes the connections with their runtime.
-fn connected(builder: RedisBackendBuilder) -> LockManagerBuilder {
-    let backend = current_thread().block_on(builder.connect());
-    LockManager::builder(backend.unwrap())
+fn process(builder: impl Fn() -> RedisBackendBuilder) -> LockManagerBuilder {
+    LockManager::builder(current_thread().block_on(connected(builder)))
 }

@@ -13,7 +13,8 @@ use super::super::stores::{Store, stores};
 use crate::support::engine::MS;
 pub(crate) use crate::support::other_runtime::{Fate, Other, current_thread};
 
-pub(crate) const LEASE: Duration = Duration::from_secs(1);
+/// Leaves time for a second renewal after a reply that a busy machine delays beyond its timeout.
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// The poll interval of a waiter with jitter.
 pub(crate) const POLL: Duration = Duration::from_millis(1200);
 /// The tolerance for a busy machine.
