@@ -8,7 +8,13 @@ mod cores;
 mod job;
 mod keys;
 mod knobs;
+#[path = "../../../tests/support/patience.rs"]
+#[allow(dead_code)]
+mod patience;
 mod plot;
+#[path = "../../../tests/support/postgres_server.rs"]
+#[allow(dead_code)]
+mod postgres_server;
 #[path = "../../../tests/support/preloaded.rs"]
 mod preloaded;
 #[path = "../../../tests/support/process.rs"]

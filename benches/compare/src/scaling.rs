@@ -158,7 +158,7 @@ pub(crate) fn resident() -> usize {
     memory_stats().expect("this system reports it").physical_mem
 }
 
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("this system reports it");
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Duration::from_micros(micros.unsigned_abs())

@@ -5,6 +5,7 @@ mod hot;
 mod http;
 mod one_core;
 mod permits;
+mod postgres;
 mod processes;
 mod release;
 mod scale;
@@ -31,10 +32,11 @@ pub(crate) enum Scenario {
     Starvation,
     Http,
     Scale,
+    Postgres,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Uncontended,
         Self::OneCore,
         Self::Release,
@@ -47,6 +49,7 @@ impl Scenario {
         Self::Starvation,
         Self::Http,
         Self::Scale,
+        Self::Postgres,
     ];
 
     pub(crate) fn name(self) -> String {
@@ -67,6 +70,7 @@ impl Scenario {
             Self::Starvation => starvation::run(bench),
             Self::Http => http::run(bench),
             Self::Scale => scale::run(bench),
+            Self::Postgres => postgres::run(bench),
         }
     }
 }
