@@ -146,7 +146,7 @@ impl Quorum {
 /// Each method waits for a node only while its reply can change the outcome, and at most four node
 /// timeouts. A `downgrade`, which is followed by a vote, waits at most five.
 ///
-/// A quorum releases in `release_or_keep` and extends no lease, as is the default. To keep a lease, all
+/// A quorum releases in `release_or_keep` and keeps no lease, as is the default. To keep a lease, all
 /// nodes would have to report no subscribers, and a majority would have to agree on fresh counters. An
 /// unavailable node cannot report, and the lease would have to be released on the nodes that kept it. The
 /// saving would be one acquire per hand-off budget of 50 ms.

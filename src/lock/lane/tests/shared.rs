@@ -69,6 +69,17 @@ fn owner_nests_and_does_not_upgrade() {
     );
 }
 
+#[track_caller]
+fn assert_served(granted: Granted, reader: &Waiter) {
+    let Granted {
+        waiter,
+        grant,
+        queued,
+    } = granted;
+    assert!(waiter.answer(Ok(Given { grant, queued })).is_ok());
+    assert!(matches!(reader.close(), Some(Ok(_))));
+}
+
 #[test]
 fn waiter_stops_joins_until_it_leaves() {
     let (mut lane, _first) = held_shared();
@@ -79,13 +90,7 @@ fn waiter_stops_joins_until_it_leaves() {
     let ((), mut effects) = lane.event(|lane, now, effects| lane.admit(&key(), now, effects));
     assert_eq!(effects.grants.len(), 1);
     let granted = effects.grants.remove(0);
-    let Granted {
-        waiter,
-        grant,
-        queued,
-    } = granted;
-    assert!(waiter.answer(Ok(Given { grant, queued })).is_ok());
-    assert!(matches!(reader.close(), Some(Ok(_))));
+    assert_served(granted, &reader);
 }
 
 #[test]
@@ -124,13 +129,7 @@ fn wanted_lease_is_closed_until_renewal_opens_it() {
     let mut effects = lane.renew_with(Renewed::Renewed);
     let granted = effects.grants.remove(0);
     assert_eq!(granted.grant.token(), first.token());
-    let Granted {
-        waiter,
-        grant,
-        queued,
-    } = granted;
-    assert!(waiter.answer(Ok(Given { grant, queued })).is_ok());
-    assert!(matches!(reader.close(), Some(Ok(_))));
+    assert_served(granted, &reader);
 }
 
 #[test]
