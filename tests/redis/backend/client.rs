@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower_lock::LockKey;
 use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
@@ -49,6 +49,17 @@ pub(crate) async fn release(backend: &RedisBackend, key: &str) -> Result<Release
         .release(&[Release::new(LockKey::new(key), lease())])
         .await;
     answers.remove(0)
+}
+
+/// Repeats a command that could not be sent: a busy machine opens its connection late.
+pub(crate) async fn sent<T>(command: impl AsyncFn() -> Result<T, BackendError>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match command().await {
+            Err(error) if !error.may_have_taken_effect() && Instant::now() < end => {}
+            outcome => return outcome.unwrap(),
+        }
+    }
 }
 
 pub(crate) async fn renew(backend: &RedisBackend, key: &str) -> Result<Renewed, BackendError> {

@@ -14,7 +14,7 @@ use tower_lock::backend::{
 };
 use uuid::Uuid;
 
-use crate::support::engine::{MS, Monitor, SECOND, eventually};
+use crate::support::engine::{MS, Monitor, SECOND, connected, eventually};
 use crate::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -268,11 +268,11 @@ async fn flushed_scripts_do_not_fail_acquires() {
 async fn late_batched_grants_are_released() {
     for mode in MODES {
         let server = RedisServer::start();
-        let backend = RedisBackend::builder(server.url());
-        let backend = backend.connect().await.unwrap();
+        let builder = || RedisBackend::builder(server.url()).response_timeout(SECOND);
+        let backend = connected(builder).await;
         counter(&acquire_all(&backend, mode, &["before"]).await[0]);
         let granted = server.calls("hset");
-        server.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
+        server.cli(&["CLIENT", "PAUSE", "2500", "ALL"]);
         let names = names(150);
         let outcomes = acquire_all(&backend, mode, &each(&names)).await;
         let errors = outcomes.into_iter().map(Result::unwrap_err);

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::support::{LEASE, percentile};
 use crate::support::engine::{
-    MS, SECOND, eventually, fails_at_its_deadline, manager, managers, nothing_is_left, pttl,
-    subscribers,
+    MS, SECOND, connected, eventually, fails_at_its_deadline, manager, managers, nothing_is_left,
+    pttl, subscribers,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -111,7 +111,7 @@ async fn release_by_other_owner_changes_nothing() {
     let locks = manager(server.url(), LEASE).await;
     let guard = locks.acquire("k").await.unwrap();
     let before = server.cli(&["HGETALL", "lock:k"]);
-    let stranger = RedisBackend::builder(server.url()).connect().await.unwrap();
+    let stranger = connected(|| RedisBackend::builder(server.url())).await;
     let messages = server.calls("publish");
     let lease = LeaseId::new(Uuid::new_v4(), 1);
     let outcomes = stranger

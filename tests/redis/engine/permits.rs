@@ -75,10 +75,14 @@ async fn clients_of_four_processes_share_permits() {
     const LIMIT: u32 = 10;
     let server = RedisServer::start();
     let held = Arc::new(AtomicU32::new(0));
+    // None has a head start.
+    let mut processes = Vec::new();
+    for process in 0..4 {
+        processes.push((process, manager(server.url(), 30 * SECOND).await));
+    }
     let end = Instant::now() + 3 * SECOND;
     let mut tasks = Vec::new();
-    for process in 0..4 {
-        let locks = manager(server.url(), 30 * SECOND).await;
+    for (process, locks) in processes {
         for _ in 0..16 {
             let (locks, held) = (locks.clone(), Arc::clone(&held));
             tasks.push(tokio::spawn(async move {

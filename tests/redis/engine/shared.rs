@@ -61,10 +61,13 @@ async fn writers_and_readers_of_four_processes_take_turns() {
     let server = RedisServer::start();
     // Negative while a writer holds the lock, otherwise the number of readers.
     let holders = Arc::new(AtomicI32::new(0));
+    let mut processes = Vec::new();
+    for n in 0..4 {
+        processes.push((n, manager(server.url(), 30 * SECOND).await));
+    }
     let end = Instant::now() + 3 * SECOND;
     let mut tasks = Vec::new();
-    for n in 0..4 {
-        let locks = manager(server.url(), 30 * SECOND).await;
+    for (n, locks) in processes {
         for reader in 0..3 {
             let (locks, holders) = (locks.clone(), Arc::clone(&holders));
             tasks.push(tokio::spawn(async move {
