@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::NoTls;
 use tower_lock::LockKey;
@@ -101,6 +102,8 @@ async fn busy_attempt_writes_no_wal() {
     for _ in 0..100 {
         assert!(is_busy(&backend, &key).await);
     }
+    let together = (0..100).map(|_| is_busy(&backend, &key));
+    assert!(join_all(together).await.into_iter().all(|is_busy| is_busy));
     assert_eq!(position().await, before);
     // A grant is written.
     acquire(&backend, &LockKey::new("free"), lease(), LONG).await;

@@ -1,6 +1,7 @@
 //! Locks in PostgreSQL, against real servers.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod batch;
 mod blocked;
 mod connect;
 mod contract;

@@ -81,7 +81,10 @@ async fn least_rights_suffice() {
     transaction.execute(fence, &[&keys, &tokens]).await.unwrap();
     transaction.commit().await.unwrap();
     let denied = writer
-        .execute("SELECT tower_lock.release('account:7', NULL, true)", &[])
+        .execute(
+            "SELECT tower_lock.release_one('account:7', NULL, true)",
+            &[],
+        )
         .await;
     assert_eq!(denied.unwrap_err().code().unwrap().code(), "42501");
     guard.release().await.unwrap();

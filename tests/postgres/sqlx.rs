@@ -37,7 +37,7 @@ async fn lost_lock_commits_nothing_in_sqlx() {
     fence(&mut transaction, &guard.held()).await.unwrap();
     transaction.commit().await.unwrap();
     server
-        .run("SELECT tower_lock.release('b', NULL, true)")
+        .run("SELECT tower_lock.release_one('b', NULL, true)")
         .await;
     let mut transaction = pool.begin().await.unwrap();
     let lost = fence(&mut transaction, &guard.held()).await.unwrap_err();

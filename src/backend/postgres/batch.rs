@@ -24,12 +24,11 @@ pub(super) trait Command: Send + Sync + 'static {
 
     fn key(item: &Self::Item) -> &LockKey;
 
-    /// Sends the command. Returns one outcome per item, in order: `None` if another session was in the mutex of its key,
-    /// and the command may not wait for that.
+    /// Sends the command. Returns one outcome per item, in order. A single item waits for the mutex of its key. One of
+    /// several has none if another session was in the mutex.
     fn send(
         &self,
         items: &[&Self::Item],
-        may_wait: bool,
     ) -> impl Future<Output = Result<Vec<Option<Self::Outcome>>, BackendError>> + Send;
 
     /// Undoes an outcome whose caller is gone.
@@ -146,7 +145,7 @@ async fn send<C: Command>(
     command: &C,
     items: &[&C::Item],
 ) -> Vec<Result<C::Outcome, BackendError>> {
-    let outcomes = match command.send(items, items.len() == 1).await {
+    let outcomes = match command.send(items).await {
         Ok(outcomes) => outcomes,
         Err(error) => return items.iter().map(|_| Err(error.clone())).collect(),
     };
@@ -157,7 +156,7 @@ async fn send<C: Command>(
             if let Some(outcome) = outcome {
                 return Ok(outcome);
             }
-            let alone = command.send(&[*item], true).await?;
+            let alone = command.send(&[*item]).await?;
             let outcome = alone.into_iter().next().flatten();
             outcome.ok_or_else(|| BackendError::unknown(Cause::Unexpected))
         });

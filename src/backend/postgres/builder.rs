@@ -28,8 +28,10 @@ const LOCK: &str =
     "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(1953459813, 1)";
 const EXISTS: &str = "SELECT to_regclass('tower_lock.version') IS NOT NULL";
 const READ_VERSION: &str = "SELECT max(version) FROM tower_lock.version";
-const TRY: &str = "SELECT counter FROM tower_lock.acquire($1, $2, 'x', 1000, $3, $4, true)";
-const END: &str = "SELECT tower_lock.release($1, $2, true)";
+// The second item is none of the usual ones, so that all functions are compiled.
+const TRY: &str = "SELECT counter
+    FROM tower_lock.acquire(ARRAY[$1, $1], ARRAY[$2, $2], '{x, x}', '{1000, 1000}', $3, $4)";
+const END: &str = "SELECT was_held FROM tower_lock.release(ARRAY[$1, $1], ARRAY[$2, $2])";
 
 const TRIAL: Duration = Duration::from_secs(10);
 

