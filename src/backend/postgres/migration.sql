@@ -279,41 +279,37 @@ CREATE OR REPLACE FUNCTION tower_lock.sweep() RETURNS void LANGUAGE sql AS $$
   DELETE FROM tower_lock.watcher WHERE ctid = ANY (ARRAY(SELECT ctid FROM tower_lock.watcher
     WHERE seen < clock_timestamp() - interval '1 min' LIMIT 1000 FOR UPDATE SKIP LOCKED)) $$;
 
--- The first statement of a transaction under a lock. It fails with TL001 if the lease with this token has ended. Until the
--- transaction ends, no other lease can hold the key, and renewals pass.
-CREATE OR REPLACE FUNCTION tower_lock.fence(k text, token bigint) RETURNS void LANGUAGE plpgsql
+-- The first statement of a transaction under a lock. It fails with TL001 if a lease with one of these tokens has ended.
+-- Until the transaction ends, no other lease can hold the keys, and renewals pass.
+CREATE OR REPLACE FUNCTION tower_lock.fence(keys text[], tokens bigint[]) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE v text; shared bool; free bool;
+DECLARE v text; k text; token bigint; shared bool; free bool;
 BEGIN
   IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
     v := set_config('idle_in_transaction_session_timeout', '10s', true);
   END IF;
-  shared := EXISTS (SELECT FROM tower_lock.lease
-    WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256 AND mode = 's');
-  -- The last holder of the same lease may still commit. Shared ones do not wait for each other.
-  IF shared THEN free := pg_try_advisory_xact_lock_shared(1953459811, hashtext(k));
-  ELSE free := pg_try_advisory_xact_lock(1953459811, hashtext(k)); END IF;
-  IF NOT free THEN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-      RAISE EXCEPTION 'the previous holder is still committing' USING ERRCODE = '40001';
-    END IF;
-    IF shared THEN v := pg_advisory_xact_lock_shared(1953459811, hashtext(k));
-    ELSE v := pg_advisory_xact_lock(1953459811, hashtext(k)); END IF;
-  END IF;
-  PERFORM FROM tower_lock.lease WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256
-    AND until > to_timestamp(0) FOR KEY SHARE;
-  IF NOT FOUND THEN RAISE EXCEPTION 'the lock of this transaction is lost' USING ERRCODE = 'TL001'; END IF;
-END $$;
--- The fence of a lock with several keys.
-CREATE OR REPLACE FUNCTION tower_lock.fence(keys text[], tokens bigint[]) RETURNS void LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE k text; token bigint;
-BEGIN
   -- Transactions of several keys wait in one order.
   FOR k, token IN SELECT u.k, u.t FROM unnest(keys, tokens) u(k, t) ORDER BY u.k COLLATE "C" LOOP
-    PERFORM tower_lock.fence(k, token);
+    shared := EXISTS (SELECT FROM tower_lock.lease
+      WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256 AND mode = 's');
+    -- The last holder of the same lease may still commit. Shared ones do not wait for each other.
+    IF shared THEN free := pg_try_advisory_xact_lock_shared(1953459811, hashtext(k));
+    ELSE free := pg_try_advisory_xact_lock(1953459811, hashtext(k)); END IF;
+    IF NOT free THEN
+      IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'the previous holder is still committing' USING ERRCODE = '40001';
+      END IF;
+      IF shared THEN v := pg_advisory_xact_lock_shared(1953459811, hashtext(k));
+      ELSE v := pg_advisory_xact_lock(1953459811, hashtext(k)); END IF;
+    END IF;
+    PERFORM FROM tower_lock.lease WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256
+      AND until > to_timestamp(0) FOR KEY SHARE;
+    IF NOT FOUND THEN RAISE EXCEPTION 'the lock of this transaction is lost' USING ERRCODE = 'TL001'; END IF;
   END LOOP;
 END $$;
+-- The fence of a lock with one key.
+CREATE OR REPLACE FUNCTION tower_lock.fence(k text, token bigint) RETURNS void LANGUAGE sql AS $$
+  SELECT tower_lock.fence(ARRAY[k], ARRAY[token]) $$;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tower_lock FROM PUBLIC;
 INSERT INTO tower_lock.version VALUES (1) ON CONFLICT DO NOTHING;
 COMMIT;

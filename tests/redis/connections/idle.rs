@@ -34,8 +34,8 @@ async fn end_of_idle_connection_renews_holders() {
         lost.unwrap_or_else(|_| panic!("round {round}: the holder is notified"));
         fastest = fastest.min(cut.elapsed());
     }
-    // A busy machine may delay some of them.
-    assert!(fastest < 100 * MS, "{fastest:?}");
+    // A busy machine may delay some of them. The next renewal is due after 10 s.
+    assert!(fastest < SECOND, "{fastest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +53,7 @@ async fn end_of_idle_cluster_connection_renews_holders() {
         lost.unwrap_or_else(|_| panic!("round {round}: the holder is notified"));
         fastest = fastest.min(cut.elapsed());
     }
-    assert!(fastest < 100 * MS, "{fastest:?}");
+    assert!(fastest < SECOND, "{fastest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

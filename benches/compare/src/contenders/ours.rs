@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tower_lock::{LockGuard, LockManager};
 use tower_lock::manager::Acquire;
+use tower_lock::{LockGuard, LockManager};
 
 use super::PERMITS;
 use crate::work::{Failure, Locks};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::{AcquireRequest, Acquired, LeaseId, Release, Released};
 use tower_lock::{LockKey, RedisBackend};
-use tower_lock::backend::Backend as _;
 use uuid::Uuid;
 
 use super::bare::pause;

@@ -12,7 +12,12 @@ use crate::work::Failure;
 const TABLE: &str = "CREATE TABLE account (id int PRIMARY KEY, cents int NOT NULL);
     INSERT INTO account VALUES (1, 0), (2, 0)";
 
-pub(super) async fn measure(bench: &mut Bench, server: &PostgresServer) -> Result<(), Failure> {
+/// `disk`: where commits go.
+pub(super) async fn measure(
+    bench: &mut Bench,
+    server: &PostgresServer,
+    disk: &str,
+) -> Result<(), Failure> {
     server.run(TABLE).await;
     let guard = manager(server, true).await?.acquire("account").await?;
     let (fence, keys, tokens) = guard.fence();
@@ -46,7 +51,7 @@ pub(super) async fn measure(bench: &mut Bench, server: &PostgresServer) -> Resul
         &[Target::at_least("of the rate without", share, 0.8, 1)],
         String::new(),
     );
-    let scenario = "postgres: transactions of four statements";
+    let scenario = &format!("postgres, {disk}: transactions of four statements");
     let table = &mut bench.table;
     table.row(scenario, "without the fence", without.text(0, "/s"), "", "");
     let to = ratio(with, without, "without");

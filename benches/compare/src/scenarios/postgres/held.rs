@@ -28,8 +28,6 @@ pub(super) async fn busy(bench: &mut Bench, server: &PostgresServer) -> Result<(
     let [holder, other] = [manager(server, true).await?, manager(server, true).await?];
     let _guard = holder.acquire("busy").await?;
     let client = client(server).await?;
-    // What the server itself writes now and then is on disk before.
-    client.batch_execute("CHECKPOINT").await?;
     let position = async || {
         let position = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8";
         let row = client.query_one(position, &[]).await?;

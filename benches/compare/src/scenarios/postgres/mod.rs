@@ -26,6 +26,17 @@ const SETTINGS: [&str; 4] = [
     "max_connections=300",
 ];
 
+/// As on a disk whose commit takes 3 ms more.
+const SLOW: [&str; 2] = ["commit_delay=3000", "commit_siblings=0"];
+
+/// The server itself writes nothing now and then.
+const SILENT: [&str; 4] = [
+    "autovacuum=off",
+    "wal_level=minimal",
+    "max_wal_senders=0",
+    "bgwriter_lru_maxpages=0",
+];
+
 pub(crate) fn run(bench: &mut Bench) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     if let Err(error) = runtime.block_on(measure(bench)) {
@@ -35,9 +46,14 @@ pub(crate) fn run(bench: &mut Bench) {
 
 async fn measure(bench: &mut Bench) -> Result<(), Failure> {
     let server = PostgresServer::start(&SETTINGS).await;
-    pairs::measure(bench, &server).await?;
-    fence::measure(bench, &server).await?;
-    held::busy(bench, &server).await?;
+    pairs::many(bench, &server).await?;
+    pairs::one(bench, &server, "this disk").await?;
+    fence::measure(bench, &server, "this disk").await?;
+    let slow = PostgresServer::start(&[&SETTINGS[..], &SLOW].concat()).await;
+    pairs::one(bench, &slow, "a disk of 3 ms").await?;
+    fence::measure(bench, &slow, "a disk of 3 ms").await?;
+    drop(slow);
+    held::busy(bench, &PostgresServer::start(&SILENT).await).await?;
     held::idle(bench, &server).await?;
     held::hot(bench, &server).await
 }

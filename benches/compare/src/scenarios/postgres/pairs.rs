@@ -12,7 +12,7 @@ use crate::work::Failure;
 
 const MANY: usize = 64;
 
-pub(super) async fn measure(bench: &mut Bench, server: &PostgresServer) -> Result<(), Failure> {
+pub(super) async fn many(bench: &mut Bench, server: &PostgresServer) -> Result<(), Failure> {
     let durable = manager(server, true).await?;
     let relaxed = manager(server, false).await?;
     let redis = LockManager::connect(&bench.server.url()).await?;
@@ -31,6 +31,17 @@ pub(super) async fn measure(bench: &mut Bench, server: &PostgresServer) -> Resul
         let scenario = "postgres, 64 in flight: pairs";
         tell(bench, scenario, peer, &many[0].rate, "Redis", target);
     }
+    Ok(())
+}
+
+/// `disk`: where commits go.
+pub(super) async fn one(
+    bench: &mut Bench,
+    server: &PostgresServer,
+    disk: &str,
+) -> Result<(), Failure> {
+    let durable = manager(server, true).await?;
+    let relaxed = manager(server, false).await?;
     let mut one = [
         Peer::commit(server).await?,
         Peer::ours("tower-lock, durable", &durable, 1),
@@ -44,8 +55,8 @@ pub(super) async fn measure(bench: &mut Bench, server: &PostgresServer) -> Resul
         let time = one[0].rate.median() / peer.rate.median();
         let target =
             bound.map(|most| Target::at_most("time of a commit and a trip", time, most, 2));
-        let scenario = "postgres, 1 in flight: pairs";
-        tell(bench, scenario, peer, &one[0].rate, "one commit", target);
+        let scenario = format!("postgres, 1 in flight, {disk}: pairs");
+        tell(bench, &scenario, peer, &one[0].rate, "one commit", target);
     }
     Ok(())
 }
