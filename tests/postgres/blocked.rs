@@ -79,8 +79,9 @@ async fn holds_lock(server: &PostgresServer, number: usize, call: Call) -> bool 
     sleep(LEASE / 10).await;
     let session: i32 = sessions().await[0].get(0);
     let dials = proxy.accepted();
-    let end = "SELECT pg_terminate_backend($1, 10000)";
+    let end = "SELECT pg_terminate_backend($1)";
     client.query_one(end, &[&session]).await.unwrap();
+    until(async || sessions().await.is_empty()).await;
     // Until the end has arrived, a call would not dial.
     sleep(DELAY).await;
     let caller = caller();

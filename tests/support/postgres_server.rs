@@ -233,6 +233,9 @@ fn launch(dir: &Path, port: u16, settings: &[String], clock: Option<&Preloaded>)
             "-c",
             "fsync=off",
             "-c",
+            // The default of version 13 is another one.
+            "password_encryption=scram-sha-256",
+            "-c",
             "unix_socket_directories=",
         ]);
     for setting in settings {
