@@ -20,7 +20,12 @@ use crate::task::Background;
 
 const ACQUIRE: &str = "SELECT extract(epoch FROM clock_timestamp())::float8, n, counter, ttl_ms
     FROM tower_lock.acquire($1, $2, $3, $4, $5, $6)";
+// The first and only item, which may wait for the mutex of its key.
+const ACQUIRE_ONE: &str =
+    "SELECT extract(epoch FROM clock_timestamp())::float8, 1::int8, counter, ttl_ms
+    FROM tower_lock.acquire_one($1[1], $2[1], $3[1], $4[1], $5, $6, true)";
 const RELEASE: &str = "SELECT n, was_held FROM tower_lock.release($1, $2)";
+const RELEASE_ONE: &str = "SELECT 1::int8, tower_lock.release_one($1[1], $2[1], true)";
 const RENEW: &str = "SELECT tower_lock.renew($1, $2, $3, $4)";
 const RELEASE_OR_KEEP: &str =
     "SELECT kept, watchers FROM tower_lock.release_or_keep($1, $2, $3, $4, $5)";
@@ -87,6 +92,10 @@ impl Command for Acquires {
         let leases: Vec<_> = requests.iter().map(|it| it.lease.to_string()).collect();
         let modes: Vec<_> = requests.iter().map(|it| mode_name(it.mode)).collect();
         let ttls: Vec<_> = requests.iter().map(|it| millis(it.ttl)).collect();
+        let statement = match requests.len() {
+            1 => ACQUIRE_ONE,
+            _ => ACQUIRE,
+        };
         let attempt = async || {
             let session = self.line.session().await?;
             session.refresh_clock(self.line.response_timeout).await?;
@@ -101,7 +110,7 @@ impl Command for Acquires {
                 (&not_after, Type::FLOAT8),
                 (&self.durable, Type::BOOL),
             ];
-            let rows = session.query(ACQUIRE, &parameters, deadline).await;
+            let rows = session.query(statement, &parameters, deadline).await;
             if let Err(error) = &rows
                 && error.may_have_taken_effect()
             {
@@ -161,7 +170,11 @@ impl Command for Releases {
         let parameters: [(&(dyn ToSql + Sync), Type); 2] =
             [(&keys, Type::TEXT_ARRAY), (&leases, Type::TEXT_ARRAY)];
         let mut outcomes = vec![None; releases.len()];
-        for row in &self.line.query(RELEASE, &parameters).await? {
+        let statement = match releases.len() {
+            1 => RELEASE_ONE,
+            _ => RELEASE,
+        };
+        for row in &self.line.query(statement, &parameters).await? {
             let released = column::<Option<bool>>(row, 1)?.map(|was_held| match was_held {
                 true => Released::Released,
                 false => Released::NotHeld,

@@ -111,8 +111,8 @@ BEGIN
   INSERT INTO tower_lock.lease VALUES (k, counter, counter, l, m, clock_timestamp() + ttl * interval '1 ms');
 END $$;
 
--- Attempts that arrived together. Returns one row for each, with its ordinal. A single one waits for the mutex of its key.
--- The others do not, so that no two sessions wait for each other: both columns are NULL if the mutex was taken.
+-- Attempts that arrived together. Returns one row for each, with its ordinal. None waits for the mutex of its key, so that no
+-- two sessions wait for each other: both columns are NULL if the mutex was taken.
 --
 -- Free keys are granted by one statement. The planner knows no statistics of the table and would read all of it.
 CREATE OR REPLACE FUNCTION tower_lock.acquire(ks text[], ls text[], ms text[], ttls bigint[], not_after float8,
@@ -125,11 +125,6 @@ DECLARE
   drawn bigint[];
   granted bigint[];
 BEGIN
-  IF cardinality(ks) = 1 THEN
-    RETURN QUERY SELECT 1::bigint, o.counter, o.ttl_ms
-      FROM tower_lock.acquire_one(ks[1], ls[1], ms[1], ttls[1], not_after, durable, true) o;
-    RETURN;
-  END IF;
   v := tower_lock.prepare(durable);
   entered := ARRAY(SELECT CASE WHEN NOT EXISTS (SELECT FROM tower_lock.lease WHERE key = u.key)
     THEN tower_lock.try_enter(u.key) END FROM unnest(ks) WITH ORDINALITY u(key, n) ORDER BY u.n);
@@ -199,10 +194,6 @@ DECLARE
   entered bool[];
   released bigint[];
 BEGIN
-  IF cardinality(ks) = 1 THEN
-    RETURN QUERY SELECT 1::bigint, tower_lock.release_one(ks[1], ls[1], true);
-    RETURN;
-  END IF;
   v := tower_lock.prepare(false);
   entered := ARRAY(SELECT tower_lock.try_enter(u.key) FROM unnest(ks) WITH ORDINALITY u(key, n) ORDER BY u.n);
   WITH e AS MATERIALIZED (SELECT x.key, x.counter, u.n
