@@ -70,7 +70,7 @@ async fn steps(client: Client, session: usize) -> HashMap<(String, String), Vec<
 async fn random_batches_keep_exclusion_and_order() {
     let server = PostgresServer::start(&[]).await;
     let _backend = backend(&server).await;
-    // A grant beside one that excludes it fails, whoever sends it.
+    // A grant beside one that excludes it fails in each session.
     server
         .run(
             "CREATE FUNCTION excludes() RETURNS trigger LANGUAGE plpgsql AS $$
