@@ -43,9 +43,9 @@ impl Options {
         };
         let mut response = on_reject(rejection.clone()).map(LockBody::boxed);
         response.extensions_mut().insert(rejection.clone());
-        // A fresh response is a success, which the request was not. A response to gRPC states its status in a header.
-        let is_fresh = response.status() == StatusCode::OK;
-        if is_fresh && !response.headers().contains_key("grpc-status") {
+        // No success and no redirect, which the request had not. A response to gRPC states its status in a header.
+        let is_error = response.status() >= StatusCode::BAD_REQUEST;
+        if !is_error && !response.headers().contains_key("grpc-status") {
             *response.status_mut() = rejection.status();
         }
         let headers = response.headers_mut();

@@ -408,8 +408,12 @@ async fn on_reject_cannot_lose_status_or_retry_after() {
     fn empty(_: LockRejection) -> Response<String> {
         Response::new("mine".to_owned())
     }
+    fn redirects(_: LockRejection) -> Response<String> {
+        let response = Response::builder().status(StatusCode::SEE_OTHER);
+        response.body(String::new()).unwrap()
+    }
     fn set(_: LockRejection) -> Response<String> {
-        let response = Response::builder().status(StatusCode::ACCEPTED);
+        let response = Response::builder().status(StatusCode::GONE);
         let response = response.header("retry-after", "77");
         let response = response.header("grpc-retry-pushback-ms", "77");
         response.body(String::new()).unwrap()
@@ -418,7 +422,8 @@ async fn on_reject_cannot_lose_status_or_retry_after() {
     for (on_reject, http, grpc, is_set) in [
         // A client of gRPC does not take it for a success either.
         (empty as fn(LockRejection) -> _, 409, 409, false),
-        (set, 202, 202, true),
+        (redirects, 409, 409, false),
+        (set, 410, 410, true),
         (own, 409, 200, false),
     ] {
         for (content_type, status, name, unit) in [

@@ -199,7 +199,7 @@ impl<K> LockLayer<K> {
     ///
     /// The body can be a `String`, axum's body, or any other body of [`Bytes`]. The layer completes the response:
     ///
-    /// - The status 200, which a new response has, becomes [`LockRejection::status`]. Each other status is kept.
+    /// - A status below 400, such as the 200 of a new response, becomes [`LockRejection::status`]. Each other one is kept.
     /// - `Retry-After` is that of the rejection, and `Cache-Control` is `no-store`, unless the function sets them.
     /// - The rejection is in the extensions.
     ///

@@ -173,7 +173,7 @@ async fn error_of_handler_goes_through_on_reject() {
     fn later(rejection: LockRejection) -> http::Response<String> {
         assert_eq!(rejection.kind(), ErrorKind::Busy);
         assert_eq!(rejection.status(), StatusCode::LOCKED);
-        let response = http::Response::builder().status(StatusCode::ACCEPTED);
+        let response = http::Response::builder().status(StatusCode::GONE);
         response.body("later".to_owned()).unwrap()
     }
     let locks = LockManager::in_memory();
@@ -192,7 +192,7 @@ async fn error_of_handler_goes_through_on_reject() {
     let apps: [Router; 3] = apps.map(|app| app.layer(unused.clone()).with_state(locks.clone()));
     for app in &apps {
         let response = app.clone().oneshot(request("/")).await.unwrap();
-        assert_eq!(response.status(), StatusCode::ACCEPTED);
+        assert_eq!(response.status(), StatusCode::GONE);
         assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
         assert_eq!(kind(&response), ErrorKind::Busy);
         assert_eq!(text(response).await, "later");
