@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 
 /// The most routes on which one mistake is logged.
@@ -58,16 +59,18 @@ pub(crate) fn kind_on_two_routes(kind: &str, route: &str, other_route: &str) {
 }
 
 /// Reports the first request for a lock that the program has dropped without an await.
-pub(crate) fn not_awaited() {
+pub(crate) fn not_awaited(place: &Location<'_>) {
     #[cfg(feature = "tracing")]
     {
         use std::sync::atomic::{AtomicBool, Ordering};
 
         static IS_LOGGED: AtomicBool = AtomicBool::new(false);
         if !IS_LOGGED.swap(true, Ordering::Relaxed) {
-            tracing::warn!("lock request dropped without an await");
+            tracing::warn!(%place, "lock request dropped without an await");
         }
     }
+    #[cfg(not(feature = "tracing"))]
+    let _unused_without_features = place;
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ impl LockScope {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn acquire(&self, locks: &LockManager, keys: impl Into<LockKeys>) -> ScopeAcquire {
         let (keys, owner) = (keys.into(), self.owner(locks));
         let acquire = match self.settings() {
