@@ -60,7 +60,7 @@ const RIGHTS: &str = "
     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tower_lock TO app;
     CREATE ROLE writer LOGIN PASSWORD 'writer';
     GRANT USAGE ON SCHEMA tower_lock TO writer;
-    GRANT EXECUTE ON FUNCTION tower_lock.fence(text[], bigint[]) TO writer;
+    GRANT EXECUTE ON FUNCTION tower_lock.fence(text[], bigint[]), tower_lock.fence(text, bigint) TO writer;
     CREATE ROLE other LOGIN PASSWORD 'other';";
 
 #[tokio::test]
@@ -79,12 +79,14 @@ async fn least_rights_suffice() {
     tokio::spawn(async move { drop(connection.await) });
     let transaction = writer.transaction().await.unwrap();
     transaction.execute(fence, &[&keys, &tokens]).await.unwrap();
+    let one = "SELECT tower_lock.fence($1::text, $2::bigint)";
+    transaction
+        .execute(one, &[&keys[0], &tokens[0]])
+        .await
+        .unwrap();
     transaction.commit().await.unwrap();
     let denied = writer
-        .execute(
-            "SELECT tower_lock.release_one('account:7', NULL, true)",
-            &[],
-        )
+        .execute("SELECT tower_lock.release_one('account:7', NULL)", &[])
         .await;
     assert_eq!(denied.unwrap_err().code().unwrap().code(), "42501");
     guard.release().await.unwrap();

@@ -36,9 +36,7 @@ async fn lost_lock_commits_nothing_in_sqlx() {
     let mut transaction = pool.begin().await.unwrap();
     fence(&mut transaction, &guard.held()).await.unwrap();
     transaction.commit().await.unwrap();
-    server
-        .run("SELECT tower_lock.release_one('b', NULL, true)")
-        .await;
+    server.run("SELECT tower_lock.release_one('b', NULL)").await;
     let mut transaction = pool.begin().await.unwrap();
     let lost = fence(&mut transaction, &guard.held()).await.unwrap_err();
     let lost = lost.as_database_error().unwrap();

@@ -28,10 +28,11 @@ const LOCK: &str =
     "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(1953459813, 1)";
 const EXISTS: &str = "SELECT to_regclass('tower_lock.version') IS NOT NULL";
 const READ_VERSION: &str = "SELECT max(version) FROM tower_lock.version";
-// The second item is none of the usual ones, so that all functions are compiled.
+// The second item is none of the usual ones, so that each function is compiled.
 const TRY: &str = "SELECT counter
     FROM tower_lock.acquire(ARRAY[$1, $1], ARRAY[$2, $2], '{x, x}', '{1000, 1000}', $3, $4)";
-const END: &str = "SELECT was_held FROM tower_lock.release(ARRAY[$1, $1], ARRAY[$2, $2])";
+const END: &str = "SELECT was_held, tower_lock.release_one($1, $2)
+    FROM tower_lock.release(ARRAY[$1, $1], ARRAY[$2, $2])";
 
 const TRIAL: Duration = Duration::from_secs(10);
 

@@ -25,15 +25,15 @@ const ACQUIRE_ONE: &str =
     "SELECT extract(epoch FROM clock_timestamp())::float8, 1::int8, counter, ttl_ms
     FROM tower_lock.acquire_one($1[1], $2[1], $3[1], $4[1], $5, $6, true)";
 const RELEASE: &str = "SELECT n, was_held FROM tower_lock.release($1, $2)";
-const RELEASE_ONE: &str = "SELECT 1::int8, tower_lock.release_one($1[1], $2[1], true)";
+const RELEASE_ONE: &str = "SELECT 1::int8, tower_lock.release_one($1[1], $2[1])";
 const RENEW: &str = "SELECT tower_lock.renew($1, $2, $3, $4)";
 const RELEASE_OR_KEEP: &str =
     "SELECT kept, watchers FROM tower_lock.release_or_keep($1, $2, $3, $4, $5)";
 const DOWNGRADE: &str = "SELECT tower_lock.downgrade($1, $2, $3)";
-const INSPECT: &str = "SELECT lease, (extract(epoch FROM until - clock_timestamp()) * 1000)::int8, mode,
+const INSPECT: &str = "SELECT lease, (extract(epoch FROM until - clock_timestamp())::float8 * 1000::float8)::int8, mode,
     count(*) OVER () FROM tower_lock.lease WHERE key = $1 AND until > clock_timestamp() ORDER BY until DESC LIMIT 1";
 const REFRESH: &str = "UPDATE tower_lock.watcher SET seen = clock_timestamp() WHERE channel = $1";
-const FORCE_RELEASE: &str = "SELECT tower_lock.release_one($1, $2, true)";
+const FORCE_RELEASE: &str = "SELECT tower_lock.release_one($1, $2)";
 
 fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, BackendError> {
     let unexpected = |_| BackendError::unknown(Cause::Unexpected);

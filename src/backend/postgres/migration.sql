@@ -1,5 +1,8 @@
 -- Creates the schema of locks, version 1. A repeat changes nothing. A function of a later version has another name, so
 -- that processes of two versions run side by side.
+--
+-- Functions that clients call find no operator or function of another role, and read no whole table: the planner has no
+-- statistics of one that is mostly empty.
 BEGIN;
 -- Without it, two concurrent CREATE IF NOT EXISTS can fail.
 SELECT pg_advisory_xact_lock(1953459813, 1);
@@ -45,7 +48,8 @@ BEGIN
     RAISE EXCEPTION 'locks require the isolation level read committed' USING ERRCODE = 'TL003';
   END IF;
   v := set_config('lock_timeout', '400', true);
-  IF NOT durable THEN v := set_config('synchronous_commit', 'off', true); END IF;
+  IF NOT durable THEN v := set_config('synchronous_commit', 'off', true);
+  ELSIF current_setting('synchronous_commit') = 'off' THEN v := set_config('synchronous_commit', 'on', true); END IF;
 END $$;
 
 -- Tries the mutex of a key, which the transaction then has until its end.
@@ -81,7 +85,8 @@ END $$;
 
 -- Returns the counter of a grant, or the remaining TTL of the holder. Both are NULL if the mutex was taken.
 CREATE OR REPLACE FUNCTION tower_lock.acquire_one(k text, l text, m text, ttl bigint, not_after float8, durable bool,
-  may_wait bool, OUT counter bigint, OUT ttl_ms bigint) LANGUAGE plpgsql AS $$
+  may_wait bool, OUT counter bigint, OUT ttl_ms bigint) LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE t timestamptz;
 BEGIN
@@ -93,6 +98,7 @@ BEGIN
     RETURN;
   END IF;
   IF NOT tower_lock.enter(k, durable, may_wait) THEN RETURN; END IF;
+  PERFORM tower_lock.draw(0); -- prepares the sequence, which may take a while
   PERFORM tower_lock.is_timely(not_after);
   IF EXISTS (SELECT FROM tower_lock.lease WHERE key = k) THEN
     PERFORM tower_lock.settle(k);
@@ -107,17 +113,17 @@ BEGIN
       RETURN;
     END IF;
   END IF;
-  counter := tower_lock.draw(1); -- under the mutex, so a later grant has a larger counter
+  counter := nextval('tower_lock.counter'); -- under the mutex, so a later grant has a larger counter
   INSERT INTO tower_lock.lease VALUES (k, counter, counter, l, m, clock_timestamp() + ttl * interval '1 ms');
 END $$;
 
 -- Attempts that arrived together. Returns one row for each, with its ordinal. None waits for the mutex of its key, so that no
 -- two sessions wait for each other: both columns are NULL if the mutex was taken.
---
--- Free keys are granted by one statement. The planner knows no statistics of the table and would read all of it.
+-- Free keys are granted by one statement.
 CREATE OR REPLACE FUNCTION tower_lock.acquire(ks text[], ls text[], ms text[], ttls bigint[], not_after float8,
   durable bool, OUT n bigint, OUT counter bigint, OUT ttl_ms bigint) RETURNS SETOF record LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
   v text;
@@ -128,8 +134,8 @@ BEGIN
   v := tower_lock.prepare(durable);
   entered := ARRAY(SELECT CASE WHEN NOT EXISTS (SELECT FROM tower_lock.lease WHERE key = u.key)
     THEN tower_lock.try_enter(u.key) END FROM unnest(ks) WITH ORDINALITY u(key, n) ORDER BY u.n);
+  v := tower_lock.draw(0); -- prepares the sequence, which may take a while
   v := tower_lock.is_timely(not_after);
-  v := tower_lock.draw(0); -- prepares the sequence
   drawn := ARRAY(SELECT CASE WHEN u.entered THEN nextval('tower_lock.counter') END
     FROM unnest(entered) WITH ORDINALITY u(entered, n) ORDER BY u.n);
   WITH g AS (
@@ -158,13 +164,22 @@ END $$;
 CREATE OR REPLACE FUNCTION tower_lock.finish(k text, l text) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE held bool;
 BEGIN
+  IF l IS NULL THEN
+    -- A renewal may lock several of the rows, in this order.
+    WITH e AS MATERIALIZED (SELECT counter FROM tower_lock.lease
+      WHERE key = k AND until > clock_timestamp() ORDER BY counter FOR NO KEY UPDATE)
+    UPDATE tower_lock.lease x SET until = to_timestamp(0) FROM e WHERE x.key = k AND x.counter = e.counter;
+    held := FOUND;
+    PERFORM tower_lock.settle(k);
+    RETURN held;
+  END IF;
   WITH e AS MATERIALIZED (SELECT counter FROM tower_lock.lease
-    WHERE key = k AND (lease = l OR l IS NULL) AND until > clock_timestamp() FOR UPDATE SKIP LOCKED)
+    WHERE key = k AND lease = l AND until > clock_timestamp() FOR UPDATE SKIP LOCKED)
   DELETE FROM tower_lock.lease x USING e WHERE x.key = k AND x.counter = e.counter;
   held := FOUND;
   -- A row that a renewal or a fenced transaction locks expires instead.
   UPDATE tower_lock.lease SET until = to_timestamp(0)
-    WHERE key = k AND (lease = l OR l IS NULL) AND until > clock_timestamp();
+    WHERE key = k AND lease = l AND until > clock_timestamp();
   RETURN held OR FOUND;
 END $$;
 
@@ -175,20 +190,22 @@ BEGIN
     WHERE key = k AND seen > clock_timestamp() - interval '30 s';
 END $$;
 
--- Releases a lease, or all leases of the key if `l` is NULL. Returns whether one held the key, or NULL if the mutex was
--- taken.
-CREATE OR REPLACE FUNCTION tower_lock.release_one(k text, l text, may_wait bool) RETURNS bool LANGUAGE plpgsql AS $$
+-- Releases a lease, or all leases of the key if `l` is NULL. Returns whether one held the key.
+CREATE OR REPLACE FUNCTION tower_lock.release_one(k text, l text) RETURNS bool LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
-  IF NOT tower_lock.enter(k, false, may_wait) THEN RETURN NULL; END IF;
+  PERFORM tower_lock.enter(k, false, true);
   IF NOT tower_lock.finish(k, l) THEN RETURN false; END IF;
   PERFORM tower_lock.notify(k);
   RETURN true;
 END $$;
 
--- Releases that arrived together, as `acquire`. Those of leases that hold their keys are one statement.
+-- Releases that arrived together. Returns one row for each, with its ordinal. None waits, so that no two sessions wait for each
+-- other: `was_held` is NULL if the mutex was taken, or if a renewal or a fenced transaction locks the row.
 CREATE OR REPLACE FUNCTION tower_lock.release(ks text[], ls text[], OUT n bigint, OUT was_held bool)
 RETURNS SETOF record LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v text;
   entered bool[];
@@ -207,14 +224,16 @@ BEGIN
   END IF;
   RETURN QUERY SELECT u.n, true FROM unnest(released) u(n);
   IF cardinality(released) = cardinality(ks) THEN RETURN; END IF;
-  RETURN QUERY SELECT u.n, CASE WHEN u.entered THEN tower_lock.release_one(u.key, u.lease, false) END
+  RETURN QUERY SELECT u.n, CASE WHEN u.entered AND NOT EXISTS (SELECT FROM tower_lock.lease x
+      WHERE x.key = u.key AND x.lease = u.lease AND x.until > clock_timestamp()) THEN false END
     FROM unnest(ks, ls, entered) WITH ORDINALITY u(key, lease, entered, n) WHERE u.n <> ALL (released);
 END $$;
 
 -- Releases a lease if other managers wait for the key, and keeps it under `n` more counters otherwise. Returns the last
 -- counter, the number of those managers, or neither if the lease did not hold the key.
 CREATE OR REPLACE FUNCTION tower_lock.release_or_keep(k text, l text, own text, ttl bigint, n int,
-  OUT kept bigint, OUT watchers int) LANGUAGE plpgsql AS $$
+  OUT kept bigint, OUT watchers int) LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
   PERFORM tower_lock.enter(k, false, true);
   SELECT count(*) INTO watchers FROM tower_lock.watcher
@@ -229,7 +248,8 @@ BEGIN
 END $$;
 
 -- Makes a lease shared. Returns its counter, or NULL if it did not hold the key.
-CREATE OR REPLACE FUNCTION tower_lock.downgrade(k text, l text, ttl bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION tower_lock.downgrade(k text, l text, ttl bigint) RETURNS bigint LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE counter bigint;
 BEGIN
   PERFORM tower_lock.enter(k, false, true);
@@ -241,8 +261,8 @@ END $$;
 
 -- Renews leases. Returns the ordinals of those that hold their keys. The rows are locked in one order.
 CREATE OR REPLACE FUNCTION tower_lock.renew(ks text[], ls text[], ms text[], ttls bigint[]) RETURNS SETOF bigint
-LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off AS $$
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
   SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '400', true);
   WITH i AS (SELECT * FROM unnest(ks, ls, ms, ttls) WITH ORDINALITY u(key, lease, mode, ttl, n)),
   l AS MATERIALIZED (SELECT t.key, t.counter, i.ttl, i.n FROM tower_lock.lease t JOIN i USING (key, lease, mode)
@@ -251,31 +271,37 @@ SET enable_mergejoin = off AS $$
     FROM l WHERE t.key = l.key AND t.counter = l.counter AND t.until > clock_timestamp() RETURNING l.n $$;
 
 -- Registers a manager that waits for a key. Under the mutex: a release before it is visible, one after it notifies.
-CREATE OR REPLACE FUNCTION tower_lock.watch(k text, own text, at text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION tower_lock.watch(k text, own text, at text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
   PERFORM tower_lock.enter(k, false, true);
   INSERT INTO tower_lock.watcher VALUES (k, own, at, clock_timestamp())
     ON CONFLICT (key, manager) DO UPDATE SET seen = clock_timestamp(), channel = EXCLUDED.channel;
 END $$;
 
-CREATE OR REPLACE FUNCTION tower_lock.unwatch(k text, own text, at text) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION tower_lock.unwatch(k text, own text, at text) RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
   SELECT set_config('synchronous_commit', 'off', true);
   DELETE FROM tower_lock.watcher WHERE key = k AND manager = own AND channel = at $$;
 
 -- Removes what ended processes left.
-CREATE OR REPLACE FUNCTION tower_lock.sweep() RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION tower_lock.sweep() RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
   SELECT set_config('synchronous_commit', 'off', true);
   DELETE FROM tower_lock.lease WHERE ctid = ANY (ARRAY(SELECT ctid FROM tower_lock.lease
     WHERE until < clock_timestamp() - interval '1 min' LIMIT 1000 FOR UPDATE SKIP LOCKED));
   DELETE FROM tower_lock.watcher WHERE ctid = ANY (ARRAY(SELECT ctid FROM tower_lock.watcher
     WHERE seen < clock_timestamp() - interval '1 min' LIMIT 1000 FOR UPDATE SKIP LOCKED)) $$;
 
--- The first statement of a transaction under a lock. It fails with TL001 if a lease with one of these tokens has ended.
+-- The first statement of a transaction under a lock. It fails with TL001 if no lease has one of these tokens any more.
 -- Until the transaction ends, no other lease can hold the keys, and renewals pass.
 CREATE OR REPLACE FUNCTION tower_lock.fence(keys text[], tokens bigint[]) RETURNS void LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE v text; k text; token bigint; shared bool; free bool;
 BEGIN
+  IF coalesce(cardinality(keys), 0) = 0 OR cardinality(keys) IS DISTINCT FROM cardinality(tokens) THEN
+    RAISE EXCEPTION 'a fence needs a key and a token for each' USING ERRCODE = 'TL001';
+  END IF;
   IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
     v := set_config('idle_in_transaction_session_timeout', '10s', true);
   END IF;

@@ -22,7 +22,7 @@ use crate::support::proxy::Swallow;
 const NEXT: &str = "BEGIN;
     SELECT pg_advisory_xact_lock(1953459813, 1);
     CREATE OR REPLACE FUNCTION tower_lock.release_2(k text, l text) RETURNS bool LANGUAGE sql AS
-        'SELECT tower_lock.release_one(k, l, true)';
+        'SELECT tower_lock.release_one(k, l)';
     INSERT INTO tower_lock.version VALUES (2) ON CONFLICT DO NOTHING;
     COMMIT";
 
