@@ -2,8 +2,8 @@
 //! Run: `cargo run --example jobs -- --locks redis://127.0.0.1:6379` in two terminals, and end the one that prints.
 //! Look at: `run_every`, which holds the lock between the runs, and waits for it in all other processes.
 //!
-//! A process that ends by Ctrl-C or SIGTERM finishes its run and releases the lock, so another one continues at once.
-//! If it is killed, another one continues after `--lease`.
+//! A process that ends by Ctrl-C or SIGTERM finishes its run and releases the lock. Another one then runs the job one
+//! interval later. If the first one is killed, `--lease` passes before.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program with output.
 
 mod shared;

@@ -66,9 +66,8 @@ pub enum ErrorKind {
     ShuttingDown,
     /// The key is empty, or there are too many. The source is the [`InvalidKey`](crate::InvalidKey).
     InvalidKey,
-    /// The program is wrong: requests through a layer lack what its key contains, a handler extracts what no layer
-    /// provides, or an acquire runs outside of a Tokio runtime with timers. The source names the remedy. For a key, it is
-    /// [`InvalidKey::Setup`](crate::InvalidKey::Setup).
+    /// The program is wrong: requests through a layer lack what its key contains, or a handler extracts what no layer
+    /// provides. The source names the remedy. For a key, it is [`InvalidKey::Setup`](crate::InvalidKey::Setup).
     Misconfigured,
     /// No route of the axum router matches the request of a layer that locks by a path parameter.
     NoRoute,

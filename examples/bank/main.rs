@@ -96,8 +96,8 @@ async fn run(
         }
     };
 
-    // Both run concurrently. The server accepts no connections and lets its requests finish. The manager rejects
-    // waiters and releases the locks of the requests that finish.
+    // Both run concurrently. The server accepts no connections and lets its requests finish. The manager serves
+    // those that wait, and releases the locks of the requests that finish.
     drop(stop);
     let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server.join_next()));
     if served.is_err() || !left.is_idle() {

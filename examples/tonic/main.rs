@@ -250,8 +250,8 @@ async fn run(options: Options) -> Result<(), Failure> {
         failed = demonstrate(address, &locks) => failed?,
         stopping = stop_requested() => stopping?,
     }
-    // Both run concurrently. The server accepts no connections and lets its calls finish. The manager rejects waiters
-    // and releases the locks of the calls that finish.
+    // Both run concurrently. The server accepts no connections and lets its calls finish. The manager serves those
+    // that wait, and releases the locks of the calls that finish.
     drop(stop);
     let (left, served) = tokio::join!(locks.shutdown(GRACE), timeout(GRACE, server));
     if !left.is_idle() {

@@ -23,7 +23,7 @@
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
 //! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
-//! | the handler returned an [`Error`](crate::Error) | that of its kind: 409, 423, 429, 500 or 503 | no | `lock-failed-in-handler` |
+//! | the handler returned an [`Error`](crate::Error) | that of its kind: 400, 409, 423, 429, 500 or 503 | no | `lock-failed-in-handler` |
 //!
 //! A wait that is shorter than a round trip to the backend ends as 503, because the state of the lock is unknown by
 //! then.
@@ -65,12 +65,14 @@
 //! | to | set | default |
 //! |---|---|---|
 //! | limit the wait | [`wait`](crate::LockLayer::wait), [`no_wait`](crate::LockLayer::no_wait) | 5 s, or the manager's |
-//! | limit the hold | [`max_hold`](crate::LockLayer::max_hold) | 5 min |
+//! | limit the hold | [`max_hold`](crate::LockLayer::max_hold), [`lease`](crate::LockLayer::lease) without renewals | 5 min |
 //! | read the body before the lock | [`read_body_first`](crate::LockLayer::read_body_first) | the lock is acquired at the head |
 //! | let requests read bodies of any type while they wait | [`read_body_ahead`](crate::LockLayer::read_body_ahead) | bodies of axum |
 //! | lock GET, HEAD, OPTIONS and TRACE as well | [`all_methods`](crate::LockLayer::all_methods) | they pass without a lock |
+//! | let some requests pass without a lock | [`skip`](crate::LockLayer::skip) | safe methods |
 //! | let GET and HEAD share their locks | [`shared_reads`](crate::LockLayer::shared_reads) | they pass without a lock |
 //! | let several requests of one key run at a time | [`permits`](crate::LockLayer::permits), [`permits_with`](crate::LockLayer::permits_with) | one |
+//! | name what the keys of a parameter are of | [`kind`](crate::LockLayer::kind) | the name of the parameter |
 //! | respond with 423 in place of 409 | [`status`](crate::LockLayer::status) | 409 |
 //! | replace rejections | [`on_reject`](crate::LockLayer::on_reject) | problem details |
 //! | name the layer in metrics and events | [`name`](crate::LockLayer::name) | none |
@@ -79,7 +81,7 @@
 //! | run unlocked while the backend is unavailable | [`on_unavailable`](crate::LockLayer::on_unavailable) | 503 |
 //! | reject nothing, and count what would be rejected | [`observe_only`](crate::LockLayer::observe_only) | off |
 //!
-//! A [`LockScopeLayer`](crate::LockScopeLayer) has the settings of the wait, the lease, the hold, the status, the loss and
+//! A [`LockScopeLayer`](crate::LockScopeLayer) has the settings of the name, the wait, the lease, the hold, the status, the loss and
 //! the rejection. They apply to [`Locked`](crate::Locked), and so do those of a `LockLayer` around the handler. Without
 //! either, a request with `Locked` is rejected with 500 before it acquires a lock.
 //!
@@ -132,12 +134,14 @@
 //! # fn main() {}
 //! ```
 //!
-//! A scope keeps the locks until the response is complete, and aborts the handler if one is lost.
+//! A [`LockScopeLayer`](crate::LockScopeLayer) keeps the locks of [`Locked`](crate::Locked) until the response is complete, and
+//! aborts the handler if one is lost.
 //!
 //! # Work after the response
 //!
 //! The lock of a layer is released with the response, and [`Held`](crate::Held) only views it: in a task that continues
-//! after 202, [`is_held`](crate::Held::is_held) returns `false`, and the next request runs beside it. The guard of
+//! after 202, [`is_held`](crate::Held::is_held) returns `false`, [`lost`](crate::Held::lost) never completes, and the next
+//! request runs beside it. The guard of
 //! [`Locked`](crate::Locked) keeps the lock until the task drops it, for at most
 //! [`max_hold`](crate::LockScopeLayer::max_hold). The task then watches [`lost`](crate::Held::lost) itself.
 //!
@@ -387,4 +391,4 @@
 //! - After `lock-failed-in-handler`, with any status: the request may have run in part. Read the resource before you retry.
 //! - After 500 `lock-lost`: the request may have run in part. Read the resource before you retry.
 //! - After 408: the request did not run. Send it again, with its body at once.
-//! - After 400, 413 or another 500: a retry does not help.
+//! - After 400, 404, 413, another 500, or 503 without `Retry-After`: the same request fails again.

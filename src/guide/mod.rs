@@ -53,9 +53,10 @@
 //!   leases are renewed at once.
 //! - A command that failed counts neither as done nor as not done. An acquire without a reply is released
 //!   automatically.
-//! - By default, a request never runs without its lock. If the backend is unavailable, the response is 503. Only
+//! - A request that has a key never runs without its lock. If the backend is unavailable, the response is 503. Only
 //!   [`on_unavailable`](crate::LockLayer::on_unavailable) and [`observe_only`](crate::LockLayer::observe_only) change
-//!   that.
+//!   that. Safe methods, requests that [`skip`](crate::LockLayer::skip) names, and a key source that returns `None` have no
+//!   key.
 
 pub mod backend;
 pub mod benchmarks;

@@ -8,7 +8,7 @@
 //!
 //! | name | kind | alert when |
 //! |---|---|---|
-//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `permits_exhausted` and `cancelled` is above 0 for some minutes |
+//! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `permits_exhausted`, `cancelled` and those of wrong requests (`invalid_key`, `no_route`, `body_…`) is above 0 for some minutes |
 //! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `reclaimed`, `reentrant` | – |
 //! | `tower_lock_wait_seconds{outcome, layer}` | histogram, by `granted`, `rejected`, `cancelled` | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
@@ -61,8 +61,8 @@
 //! |---|---|---|
 //! | `error` | `lock layer misconfigured`, with the fields `extractor`, `route` and `problem` | no request to a route has a key, or a handler extracts what no layer provides. Once per route of a layer or extractor, on at most 100 routes; once if the requests have no route of axum |
 //! | `warn` | `lock lost`, with the fields `lock.layer`, `lock.mode`, `lock.lost_reason`, `lock.via`, `lock.token`, `lock.wait_ms`, `lock.hold_ms` and `lock.overdue_ms` | a guard was lost: see below. In the span in which the lock was acquired, also if the watchdog detects the loss |
-//! | `warn` | `one kind of lock key on two routes`, with the fields `kind`, `route` and `other_route`, once per kind | `/orders/{id}` and `/customers/{id}` under `by_path_param(locks, "id")` exclude each other: rename a parameter, or set [`kind`](crate::LockLayer::kind), also where it is intended. Routes that differ only behind the parameter, such as `/orders/{id}/lines`, are of one resource |
-//! | `warn` | `lock request dropped without an await`, once per process | `let _guard = locks.acquire(key);` acquires nothing: see [lints](super::testing#lints) |
+//! | `warn` | `one kind of lock key on two routes`, with the fields `kind`, `route` and `other_route`, once per kind | `/orders/{id}` and `/customers/{id}` under `by_path_param(locks, "id")` exclude each other: rename a parameter, or set [`kind`](crate::LockLayer::kind). Set it also where they are meant to exclude each other: then there is no warning. Routes that differ only behind the parameter, such as `/orders/{id}/lines`, are of one resource |
+//! | `warn` | `lock request dropped without an await`, with the field `place` of the source, once per process | `let _guard = locks.acquire(key);` acquires nothing: see [lints](super::testing#lints) |
 //! | `warn` | `lock backend self-test warning`, with the field `warning` | the server may evict locks, is a replica, or cannot grant locks now |
 //! | `warn` | `lock backend unreachable`, with the fields `address` and `cause` | a server does not reply, or rejects the login: then the cause begins with `lock backend refuses this client`; once per outage, and again when the cause has changed, at most every 10 s |
 //! | `warn` | `locks cannot be acquired` | a server replies but rejects grants: a permission, full memory, a replica |
@@ -78,7 +78,7 @@
 //! | `info` | `renewals succeed again` | the end of such an outage |
 //! | `debug` | `lock not acquired`, with the fields `lock.layer`, `lock.outcome`, `lock.wait_ms`, `lock.queue_position` and `cause` | one acquire failed |
 //! | `debug` | `lock wait dropped`, with the fields `lock.layer` and `lock.wait_ms` | the caller dropped an acquire that waited: its client disconnected, or a timeout outside was shorter than the wait. The outcome `cancelled` counts them |
-//! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.mode`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of its acquire |
+//! | `debug` | `lock granted`, with the fields `lock.layer`, `lock.mode`, `lock.via`, `lock.wait_ms` and `lock.token` | a key was granted, in the span of the caller |
 //! | `debug` | `lock released`, with the fields `lock.layer` and `lock.hold_ms` | the last hold of a key was released |
 //! | `warn` | `force release`, of the target `tower_lock::audit`, with the fields `operator`, `reason` and `outcome` | an operator forced a release on the [dashboard](super::dashboard#release-a-key-from-the-page): `released`, `not_held`, `vetoed` or `failed` |
 //!
@@ -107,7 +107,7 @@
 //! | symptom | meaning | first steps |
 //! |---|---|---|
 //! | 409 `resource-busy` | another owner held the lock for the whole wait | measure how long handlers hold it; shorten them or raise the wait; use finer [keys](super::keys) |
-//! | 409 `lock-failed-in-handler` after the whole wait, also without other requests | the handler acquired a lock without the owner of its request, or through a second manager over the same backend: it waited for itself | use [`LockScope::acquire`](crate::LockScope::acquire), and one manager. Within one manager, the event `lock not acquired` of the level `debug` has this remedy as its `cause` |
+//! | 409 `lock-failed-in-handler` after the whole wait, also without other requests | the handler acquired a lock without the owner of its request, or through a second manager over the same backend: it waited for itself | use [`LockScope::acquire`](crate::LockScope::acquire), and one manager. If another owner of this manager held the lock, which may be the request itself, the event `lock not acquired` of the level `debug` has this remedy as its `cause` |
 //! | 429 `too-many-waiters` | 1,024 acquires wait for this key | find the client that repeats its request; raise [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) only with a reason |
 //! | 503 `lock-overload` | 65,536 acquires wait in this manager | as above, over all keys: [`max_waiters`](crate::LockManagerBuilder::max_waiters) |
 //! | 503 `lock-unavailable` with `Retry-After`, and the event `lock backend unreachable` | the server did not reply within the wait | read the `cause` of the event in the log; check the network, the load and the failover of the server |
@@ -157,7 +157,7 @@
 //! |---|---|
 //! | new | rejected with [`ShuttingDown`](crate::ErrorKind::ShuttingDown) |
 //! | by the owner of a held lock | re-enters it |
-//! | waits with a deadline | is served, like a request that axum has accepted; rejected shortly before the end of `grace`, at most 500 ms |
+//! | waits with a deadline | is served, like a request that axum has accepted; rejected shortly before the end of `grace`: by a tenth of it, at most by one response timeout |
 //! | [`wait_forever`](crate::manager::Acquire::wait_forever), [`run_every`](crate::manager::Acquire::run_every) | ends at once |
 //!
 //! The call completes when the last lock is released. If the backend does not reply, it completes one response timeout
@@ -246,7 +246,7 @@
 //!
 //! - *The first week.* [`observe_only`](crate::LockLayer::observe_only) rejects nothing, and counts what it would
 //!   reject. Wait and keys can be chosen from these counts.
-//! - *Rolling update.* Old and new processes exclude each other, unless the changelog excludes it.
+//! - *Rolling update.* Old and new processes exclude each other, unless the changelog says that they do not.
 //! - *Restart Redis.* With its data and within two thirds of the watchdog timeout, no lock is lost. The page of the
 //!   [topology](super) describes the other cases.
 //! - *Change the prefix, the topology or `redisson_fencing_tokens`.* Stop all processes first: old and new processes

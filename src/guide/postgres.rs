@@ -1,4 +1,4 @@
-//! PostgreSQL: for services whose data is in one, and that have no Redis or want a lock that no failure breaks.
+//! PostgreSQL: for services whose data is in one, and that have no Redis or want a lock without which nothing commits.
 //!
 //! The feature `postgres` adds the backend:
 //!
@@ -62,7 +62,7 @@
 //! | sqlx | `sqlx::query(fence).bind(keys).bind(tokens).execute(&mut *transaction)` |
 //! | diesel | `sql_query(fence).bind::<Array<Text>, _>(keys).bind::<Array<BigInt>, _>(tokens)` |
 //! | sea-orm | `Statement::from_sql_and_values(Postgres, fence, [keys.into(), tokens.into()])`, with the feature `postgres-array` |
-//! | another one, for one key | `SELECT tower_lock.fence($1, $2)` with the key and its token |
+//! | another one, for one key | `SELECT tower_lock.fence($1::text, $2::bigint)` with the key and its token |
 //!
 //! | code | meaning | what to do |
 //! |---|---|---|
@@ -76,14 +76,14 @@
 //!   SERIALIZABLE, begin the transaction after the acquire.
 //! - It is outside of savepoints. A rollback to a savepoint ends a fence after it.
 //! - A transaction that is idle for 10 s under a fence ends, unless the session sets
-//!   `idle_in_transaction_session_timeout` itself. So a process that stops in it blocks the key no longer.
+//!   `idle_in_transaction_session_timeout` itself. A process that stops in it thus blocks the key for at most that time.
 //! - Under a shared lock, fenced transactions run side by side.
 //!
 //! # What a crash loses
 //!
 //! Grants are on disk before the reply. Renewals and releases are not, as a lost one does no harm.
 //!
-//! | | default | `relaxed` |
+//! | | default | [`relaxed`](crate::backend::postgres::PostgresBackendBuilder::relaxed) |
 //! |---|---|---|
 //! | a crash of the server loses | releases of the last 0.6 s: these locks expire | also grants of the last 0.6 s: another owner can acquire their locks |
 //! | a failover to an asynchronous standby loses | the grants that it had not received | the same |
@@ -93,7 +93,7 @@
 //! # Rights
 //!
 //! [`connect`](crate::LockManager::connect) creates the schema, for which its user needs `CREATE` on the database. A
-//! service without that right sets `migrate(false)`: the error of `connect` contains the SQL, which is also
+//! service without that right sets [`migrate(false)`](crate::backend::postgres::PostgresBackendBuilder::migrate): the error of `connect` contains the SQL, which is also
 //! `PostgresBackend::MIGRATION`. These are the least rights of a service, and of a role that only writes under the fence:
 //!
 //! ```sql
@@ -105,15 +105,17 @@
 //! GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tower_lock TO app;
 //!
 //! GRANT USAGE ON SCHEMA tower_lock TO writer;
-//! GRANT EXECUTE ON FUNCTION tower_lock.fence(text[], bigint[]) TO writer;
+//! GRANT EXECUTE ON FUNCTION tower_lock.fence(text[], bigint[]), tower_lock.fence(text, bigint) TO writer;
 //! ```
 //!
 //! # Operation
 //!
-//! - A process has three connections: one for grants, one for other commands, one that listens.
+//! - PostgreSQL 13 or newer; tested with 13, 15 and 18.
+//! - A process has two connections, one for grants and one for other commands, and a third one that listens while it holds
+//!   or waits for a lock.
 //! - A transaction that stays open for long anywhere in the cluster keeps old versions of the rows, and busy keys become
 //!   slow. Alert on `now() - xact_start` in `pg_stat_activity`.
 //! - A proxy that delivers no notifications, such as PgBouncer in transaction mode, is detected: waiters then poll every
-//!   100 ms. Set `listen` to the URL of the server itself.
+//!   100 ms. Set [`listen`](crate::backend::postgres::PostgresBackendBuilder::listen) to the URL of the server itself.
 //! - After a restore of a dump, run `TRUNCATE tower_lock.era`. The next token is then ahead of the clock.
 //! - CockroachDB has no notifications and another `FOR KEY SHARE`. It is not supported.

@@ -58,7 +58,8 @@
 //! # lock-misconfigured
 //!
 //! Status 500. The server requires a part of the request that its own routes or layers never provide, or its handler
-//! locks with [`Locked`](crate::Locked) outside of a [`LockScopeLayer`](crate::LockScopeLayer). Nothing was done. The log of the server names the layer and the remedy.
+//! locks with [`Locked`](crate::Locked) outside of a [`LockScopeLayer`](crate::LockScopeLayer). Nothing was
+//! done. The log of the server names the layer and the remedy, with the feature `tracing`.
 //!
 //! # lock-key-conflict
 //!
@@ -82,11 +83,11 @@
 //! # lock-option-invalid
 //!
 //! Status 500. A layer of the server acquired a lock with a setting out of bounds, or with a mode that its backend does not
-//! support. The log of the server names the setting.
+//! support. The log of the server names the setting at the level `debug`, with the feature `tracing`.
 //!
 //! # lock-failed-in-handler
 //!
-//! Status 409, 423, 429, 500 or 503, as without a handler. The handler of the request acquired a lock of its own, or used
+//! Status 409, 400, 423, 429, 500 or 503, as without a handler. The handler of the request acquired a lock of its own, or used
 //! one, and failed. The request may be half done. Read the state of the resource before you send the request again. There
 //! is no `Retry-After`, because the server does not know what its handler has done. A handler that has done nothing can
 //! respond as a layer does: see [`http`](super::http#layer-extractor-or-scope).

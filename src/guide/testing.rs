@@ -89,9 +89,10 @@
 //! cargo run -p example-tonic   # gRPC calls that lock by their metadata or message
 //! cargo run --example jobs     # a job at intervals, in one process at a time: `run_every`
 //! cargo run --example limits   # at most ten requests of each tenant at a time
+//! cargo run --features postgres --example ledger # transfers under the fence of PostgreSQL, by processes that are killed
 //! ```
 //!
-//! All keep their locks in memory, or in Redis with `-- --locks redis://127.0.0.1:6379`. Any number of `orders`
+//! All but `ledger` keep their locks in memory, or in Redis with `-- --locks redis://127.0.0.1:6379`. Any number of `orders`
 //! processes can share the locks and the file of `--database`. The test program `processes` starts four of them, kills
 //! and stops them at random for longer than their leases, and finds every update in the database. With `--features
 //! tracing`, `orders` also prints the events of its locks.
@@ -113,9 +114,10 @@
 //!
 //! | command | runs |
 //! |---|---|
-//! | `make test` | all tests except the long ones and those against Java, in several minutes; installs `redis-server`, `postgresql` and `curl` on Debian and Ubuntu |
+//! | `make test` | the tests except the long ones and those against Java, in several minutes; installs `redis-server`, `postgresql` and `curl` on Debian and Ubuntu |
 //! | `make test-long` | Sentinel, Cluster and quorum, load, each fault once, and `processes` |
 //! | `make test-servers` | the Redis tests against Redis 6.2, 7.0 and 8.2, and Valkey 8.1 and 9.1 |
+//! | `make test-postgres` | the PostgreSQL tests against 13 and 18; needs Python and Maven |
 //! | `make faults` | faults of servers, networks and processes, as one table |
 //! | `make simulate` | the engine under simulated faults, in virtual time |
 //! | `make queue` | random steps of the queue in Redis against a reference |

@@ -32,8 +32,8 @@ use crate::Owner;
 ///
 /// A key has at most [`LockKey::MAX_LEN`] bytes. A longer key is cut and ends in the SHA-256 of the whole. An empty
 /// text or an empty part makes an invalid key, which an acquire rejects with
-/// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey). A missing id thus never becomes one lock for all
-/// requests.
+/// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey). An empty id in a part thus never becomes one lock for all
+/// requests. In text it does: `format!("order:{id}")` is the key `order:`.
 ///
 /// ```
 /// use tower_lock::LockKey;

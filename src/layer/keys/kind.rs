@@ -4,7 +4,7 @@
 #[diagnostic::on_unimplemented(
     message = "the keys of `{Self}` have no kind",
     label = "`kind` is for keys from a parameter, a header or the query",
-    note = "call it right after `by_path_param`, `by_path_param_as`, `by_path_params`, `by_header` or `by_query`"
+    note = "call it right after `by_path_param`, `by_path_param_as`, `by_path_params`, `by_header`, `by_host` or `by_query`"
 )]
 pub trait WithKind: Sealed {}
 

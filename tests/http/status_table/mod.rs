@@ -32,7 +32,7 @@ const fn row(path: &'static str, status: u16, retry_after: bool, problem: &'stat
 
 const LATE: &str = "/late";
 
-const ROWS: [Row; 22] = [
+const ROWS: [Row; 23] = [
     row("/busy", 409, true, "resource-busy"),
     row("/busy-at-once", 409, true, "resource-busy"),
     row("/busy-423", 423, true, "resource-busy"),
@@ -55,6 +55,7 @@ const ROWS: [Row; 22] = [
     row("/unsupported", 500, false, "lock-option-invalid"),
     row("/handler-busy", 409, false, "lock-failed-in-handler"),
     row("/handler-option", 500, false, "lock-failed-in-handler"),
+    row("/handler-key", 400, false, "lock-failed-in-handler"),
 ];
 
 /// A body that is not framed as announced, which curl does not send.

@@ -46,6 +46,10 @@ async fn endless() -> Body {
     Body::from_stream(first.chain(stream::pending()))
 }
 
+async fn wrong_key(State(locks): State<LockManager>) -> Result<(), Error> {
+    locks.acquire("").await.map(drop)
+}
+
 async fn wrong_option(State(locks): State<LockManager>) -> Result<(), Error> {
     locks.acquire("any").lease(Duration::ZERO).await.map(drop)
 }
@@ -177,7 +181,8 @@ impl BusyServer {
             .route(
                 "/handler-option",
                 any(wrong_option).layer(LockScopeLayer::new()),
-            );
+            )
+            .route("/handler-key", any(wrong_key).layer(LockScopeLayer::new()));
         let by_id = LockLayer::by_path_param(busy.clone(), "id").all_methods();
         let unmatched = Router::new()
             .route("/{id}", no_handler())
