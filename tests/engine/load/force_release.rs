@@ -62,7 +62,7 @@ fn forced_guard_is_lost_before_next_grant() {
         let _in_runtime = runtime.enter();
         let wanted = || match Instant::now() {
             now if now < end => ROUNDS,
-            now if now < end + PATIENCE => AT_LEAST,
+            now if now < end + 3 * PATIENCE => AT_LEAST,
             _ => 0,
         };
         while rounds.load(Ordering::Relaxed) < wanted() {

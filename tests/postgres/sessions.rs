@@ -1,0 +1,117 @@
+//! What other roles, their settings and their transactions must not change.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tower_lock::LockKey;
+use tower_lock::backend::Backend as _;
+
+use super::support::postgres_server::PostgresServer;
+use super::{LONG, acquire, backend, is_busy, lease};
+
+/// In the default path, an exact match in `public` precedes a conversion to one of the system's.
+#[tokio::test]
+async fn operator_of_another_role_changes_no_lease() {
+    let server = PostgresServer::start(&[]).await;
+    server
+        .run(
+            "CREATE FUNCTION public.past(bigint, interval) RETURNS interval LANGUAGE sql AS
+               $$ SELECT interval '-1 s' $$;
+             CREATE OPERATOR public.* (leftarg = bigint, rightarg = interval, function = public.past)",
+        )
+        .await;
+    let backend = backend(&server).await;
+    let key = LockKey::new("k");
+    acquire(&backend, &key, lease(), LONG).await;
+    assert!(is_busy(&backend, &key).await);
+    let holder = backend.inspect(&key).await.unwrap().unwrap();
+    assert!(holder.ttl > LONG / 2, "{holder:?}");
+}
+
+#[tokio::test]
+async fn grant_is_on_disk_in_relaxed_session() {
+    let settings = ["synchronous_commit=off", "wal_writer_delay=10s"];
+    let server = PostgresServer::start(&settings).await;
+    let backend = backend(&server).await;
+    let client = server.client().await;
+    for number in 0..20 {
+        acquire(&backend, &LockKey::new(format!("k{number}")), lease(), LONG).await;
+        let unwritten = "SELECT (pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn())::int8";
+        let row = client.query_one(unwritten, &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 0, "grant {number}");
+    }
+}
+
+/// A renewal that locks one row of a batch of releases waits for another one later.
+#[tokio::test]
+async fn releases_do_not_wait_for_renewal() {
+    let server = PostgresServer::start(&[]).await;
+    let _schema = backend(&server).await;
+    let (releases, mut renewal) = (server.client().await, server.client().await);
+    releases
+        .batch_execute(
+            "SELECT tower_lock.acquire('{a,b}', '{l,l}', '{x,x}', '{60000,60000}', 1e12, true)",
+        )
+        .await
+        .unwrap();
+    let renewal = renewal.transaction().await.unwrap();
+    let locks = "SELECT FROM tower_lock.lease WHERE key = $1 FOR NO KEY UPDATE";
+    renewal.query(locks, &[&"a"]).await.unwrap();
+    let release = "SELECT n, was_held FROM tower_lock.release('{a,b}', '{l,l}') ORDER BY n";
+    let rows = timeout(LONG, releases.query(release, &[])).await.unwrap();
+    let held: Vec<Option<bool>> = rows.unwrap().iter().map(|row| row.get(1)).collect();
+    assert_eq!(
+        held,
+        [None, Some(true)],
+        "the first one is sent again, alone"
+    );
+    renewal.commit().await.unwrap();
+}
+
+/// The plan of a session that began with few leases.
+#[tokio::test]
+async fn commands_beside_many_leases_read_few_rows() {
+    let server = PostgresServer::start(&["autovacuum=off", "track_functions=none"]).await;
+    let backend = backend(&server).await;
+    let fill =
+        "INSERT INTO tower_lock.lease SELECT 'f' || n, n, n, 'l', 'x', now() + interval '1 h'
+        FROM generate_series($1::int8, $2::int8) n";
+    let client = server.client().await;
+    client.execute(fill, &[&1_i64, &20_i64]).await.unwrap();
+    client
+        .batch_execute("VACUUM ANALYZE tower_lock.lease")
+        .await
+        .unwrap();
+    let pairs = async |range: std::ops::Range<u32>| {
+        for number in range {
+            let (key, lease) = (LockKey::new(format!("k{number}")), lease());
+            acquire(&backend, &key, lease, LONG).await;
+            super::release(&backend, &key, lease).await;
+        }
+    };
+    pairs(0..12).await;
+    client.execute(fill, &[&21_i64, &20_000_i64]).await.unwrap();
+    let read = async || {
+        // A session reports its reads at most every second.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        pairs(100..101).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let read = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'lease'";
+        client.query_one(read, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let before = read().await;
+    pairs(200..220).await;
+    assert_eq!(read().await, before, "rows of whole tables");
+}
+
+#[tokio::test]
+async fn fence_without_keys_fails() {
+    let server = PostgresServer::start(&[]).await;
+    let _schema = backend(&server).await;
+    let client = server.client().await;
+    for (keys, tokens) in [("'{}'", "'{}'"), ("NULL", "NULL"), ("'{k}'", "'{}'")] {
+        let fence = format!("SELECT tower_lock.fence({keys}::text[], {tokens}::bigint[])");
+        let error = client.query(&fence, &[]).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "TL001", "{fence}");
+    }
+}
