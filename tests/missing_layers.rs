@@ -98,13 +98,6 @@ fn acquire_without_await_warns_once() {
             let _guard = locks.acquire("k");
         }
     });
-    let line = line!() - 3;
-    let text = log.text();
-    let warning = " WARN lock request dropped without an await place=";
-    assert!(text.starts_with(warning), "{text}");
-    assert!(
-        text.contains(&format!("missing_layers.rs:{line}:")),
-        "{text}"
-    );
-    assert_eq!(text.lines().count(), 1, "{text}");
+    let warning = " WARN lock request dropped without an await\n";
+    assert_eq!(log.text(), warning);
 }

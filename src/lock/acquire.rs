@@ -67,7 +67,7 @@ pub use future::AcquireFuture;
 /// # Without an await
 ///
 /// `let _guard = locks.acquire(key);` acquires nothing, and compiles. The first `Acquire` of a process that is dropped
-/// without an await logs a warning with its place. One that is cloned is exempt. [`guide::testing`](crate::guide::testing#lints) has the
+/// without an await logs a warning. One that is cloned is exempt. [`guide::testing`](crate::guide::testing#lints) has the
 /// lints for similar mistakes.
 ///
 /// # Cancel safety
@@ -109,7 +109,6 @@ impl Wait {
 }
 
 impl Acquire {
-    #[track_caller]
     pub(super) fn new(engine: Arc<Engine>, keys: LockKeys) -> Self {
         Self {
             wait: Wait::of(engine.options.wait),
@@ -120,7 +119,7 @@ impl Acquire {
             owner: None,
             name: Name::NONE,
             permits: None,
-            awaited: Awaited::new(),
+            awaited: Awaited::default(),
         }
     }
 

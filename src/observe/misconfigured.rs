@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 
 /// The most routes on which one mistake is logged.
@@ -59,18 +58,16 @@ pub(crate) fn kind_on_two_routes(kind: &str, route: &str, other_route: &str) {
 }
 
 /// Reports the first request for a lock that the program has dropped without an await.
-pub(crate) fn not_awaited(place: &Location<'_>) {
+pub(crate) fn not_awaited() {
     #[cfg(feature = "tracing")]
     {
         use std::sync::atomic::{AtomicBool, Ordering};
 
         static IS_LOGGED: AtomicBool = AtomicBool::new(false);
         if !IS_LOGGED.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%place, "lock request dropped without an await");
+            tracing::warn!("lock request dropped without an await");
         }
     }
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = place;
 }
 
 #[cfg(test)]

@@ -51,7 +51,6 @@ impl LockScope {
     /// # Ok(())
     /// # }
     /// ```
-    #[track_caller]
     pub fn acquire(&self, locks: &LockManager, keys: impl Into<LockKeys>) -> ScopeAcquire {
         let (keys, owner) = (keys.into(), self.owner(locks));
         let acquire = match self.settings() {

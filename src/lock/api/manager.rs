@@ -55,7 +55,6 @@ impl LockManager {
     /// To acquire a lock that the same request or task already holds, set its owner with
     /// [`Acquire::owner`]. Otherwise the acquire waits for its own lock. In a handler,
     /// [`LockScope::acquire`](crate::LockScope::acquire) sets it, and keeps the lock until the response is complete.
-    #[track_caller]
     pub fn acquire(&self, keys: impl Into<LockKeys>) -> Acquire {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }
