@@ -11,19 +11,13 @@ pub trait WithKind: Sealed {}
 /// Only the sources of this crate see the kind.
 pub trait Sealed {}
 
-impl Sealed for super::ByHeader {}
-impl WithKind for super::ByHeader {}
-impl Sealed for super::ByQuery {}
-impl WithKind for super::ByQuery {}
+macro_rules! with_kind {
+    ($($source:ident $(<$value:ident>)?),+) => {$(
+        impl$(<$value>)? Sealed for super::$source$(<$value>)? {}
+        impl$(<$value>)? WithKind for super::$source$(<$value>)? {}
+    )+};
+}
+
+with_kind!(ByHeader, ByQuery);
 #[cfg(feature = "axum")]
-impl Sealed for super::ByPathParam {}
-#[cfg(feature = "axum")]
-impl WithKind for super::ByPathParam {}
-#[cfg(feature = "axum")]
-impl Sealed for super::ByPathParams {}
-#[cfg(feature = "axum")]
-impl WithKind for super::ByPathParams {}
-#[cfg(feature = "axum")]
-impl<T> Sealed for super::ByPathParamAs<T> {}
-#[cfg(feature = "axum")]
-impl<T> WithKind for super::ByPathParamAs<T> {}
+with_kind!(ByPathParam, ByPathParams, ByPathParamAs<T>);
