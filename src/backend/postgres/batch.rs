@@ -24,8 +24,8 @@ pub(super) trait Command: Send + Sync + 'static {
 
     fn key(item: &Self::Item) -> &LockKey;
 
-    /// Sends the command. Returns one outcome per item, in order. A single item waits for the mutex of its key. One of
-    /// several has none if another session was in the mutex.
+    /// Sends the command. Returns one outcome per item, in order. A single item waits for other sessions. One of several
+    /// has no outcome if another session was in the mutex of its key, or had locked its row.
     fn send(
         &self,
         items: &[&Self::Item],
@@ -139,8 +139,8 @@ impl<C: Command> Drop for Sender<C> {
     }
 }
 
-/// A command for several keys that waited for the mutex of one would delay the others, or wait for itself in another
-/// session. Each key whose mutex was taken gets a command of its own.
+/// A command for several keys that waited for one of them would delay the others, or wait for itself in another session. Each
+/// item without an outcome gets a command of its own.
 async fn send<C: Command>(
     command: &C,
     items: &[&C::Item],
