@@ -103,9 +103,7 @@ impl LockManagerBuilder {
     pub async fn connect(self, url: &str) -> Result<LockManager, ConnectError> {
         #[cfg(feature = "postgres")]
         if is_postgres(url) {
-            let backend = crate::backend::postgres::PostgresBackend::builder(url)
-                .connect()
-                .await?;
+            let backend = crate::PostgresBackend::builder(url).connect().await?;
             return Ok(self.at(backend).build()?);
         }
         #[cfg(feature = "redis")]

@@ -64,10 +64,10 @@ pub enum ErrorKind {
     Lost,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called.
     ShuttingDown,
-    /// The key is empty, or there are too many. The source is the [`InvalidKey`](crate::InvalidKey).
+    /// The key is empty, or there are too many. The source is the [`InvalidKey`](crate::keys::InvalidKey).
     InvalidKey,
     /// The program is wrong: requests through a layer lack what its key contains, or a handler extracts what no layer
-    /// provides. The source names the remedy. For a key, it is [`InvalidKey::Setup`](crate::InvalidKey::Setup).
+    /// provides. The source names the remedy. For a key, it is [`InvalidKey::Setup`](crate::keys::InvalidKey::Setup).
     Misconfigured,
     /// No route of the axum router matches the request of a layer that locks by a path parameter.
     NoRoute,

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 
 use self::locking::Locking;
-pub use self::missing::{HeldRejection, LockScopeRejection, OwnerRejection};
+pub use self::missing::MissingLayer;
 use crate::layer::{FromTarget, Guarded, LockBy, LockRejection, LockTarget, RequestInfo, Shared};
 use crate::{Error, LockKeys, LockManager};
 

@@ -215,18 +215,23 @@ mod task;
 pub mod test_util;
 
 use error::ConfigError;
+use key::InvalidKey;
 use lock::{Acquire, AcquireFuture, Lost};
 use observe::LostReason;
 
+pub use backend::memory::Memory;
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use backend::postgres::backend::PostgresBackend;
+pub use backend::quorum::Quorum;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use backend::redis::RedisBackend;
-pub use backend::{Memory, Quorum};
+pub use backend::redis::backend::RedisBackend;
 pub use error::{ConnectError, Error, ErrorKind};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use extract::{Locked, LockedShared};
-pub use key::{InvalidKey, LockKey, LockKeys};
+pub use key::{LockKey, LockKeys};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use layer::LockBy;
@@ -246,20 +251,17 @@ pub mod manager {
     #[cfg(feature = "tracing")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
     pub use crate::lock::TraceKeys;
-    pub use crate::lock::{Acquire, AcquireFuture, LockInfo, Lost, Snapshot};
+    pub use crate::lock::{Acquire, AcquireFuture, LockInfo, Snapshot};
     pub use crate::observe::{LostReason, Via};
 }
 
 /// The sources of keys, which the constructors of [`LockLayer`] create, and the traits for sources of a program.
 pub mod keys {
-    pub use crate::key::{KeyPart, KeyParts};
-    pub use crate::layer::{
-        BodyFirst, ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor,
-        WithKind,
-    };
+    pub use crate::key::{InvalidKey, KeyPart, KeyParts};
+    pub use crate::layer::{BodyFirst, ByFn, ByPath, ByValue, IntoLockKeys, KeyExtractor};
     #[cfg(feature = "axum")]
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-    pub use crate::layer::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, Shared};
+    pub use crate::layer::{FromTarget, Guarded, Shared};
 }
 
 /// The services, futures and bodies that the layers create, and the mark of a request without its lock.
@@ -274,7 +276,7 @@ pub mod service {
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod rejection {
-    pub use crate::extract::{HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection};
+    pub use crate::extract::{LockedRejection, MissingLayer};
 }
 
 /// The examples of the README are compiled with the documentation tests.

@@ -156,15 +156,6 @@ pub(crate) fn timers_work() -> bool {
     catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
-/// Calls `call` on a thread that no runtime has entered, and waits for its end.
-#[cfg(any(test, feature = "conformance"))]
-pub(crate) fn run_outside(call: impl FnOnce() + Send) {
-    let ended = std::thread::scope(|scope| scope.spawn(call).join());
-    if let Err(panic) = ended {
-        std::panic::resume_unwind(panic);
-    }
-}
-
 /// Blocks the thread of the caller.
 fn sleep_here(duration: Duration) {
     std::thread::sleep(duration);

@@ -13,8 +13,7 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, NoTls};
-use tower_lock::backend::postgres::PostgresBackend;
-use tower_lock::{LockKey, LockManager};
+use tower_lock::{LockKey, LockManager, PostgresBackend};
 
 use server::Server;
 

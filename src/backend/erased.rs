@@ -5,21 +5,21 @@
 //! It also contains the faults of a backend's code. Any command whose result is missing, or that panics,
 //! returns an error with an [unknown](BackendError::unknown) result.
 
+use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::memory::Memory;
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
-    ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Capabilities, Contended, Downgraded,
+    ForceReleased, Hints, Holder, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
 use crate::observe::{Command, CommandOutcome, Tally};
@@ -31,7 +31,7 @@ type Outcomes<T> = BoxFuture<Vec<Result<T, BackendError>>>;
 /// A [`Backend`] whose futures own it, so a background task can finish what its caller dropped.
 pub(crate) trait ErasedBackend: Send + Sync {
     fn try_acquire(self: Arc<Self>, request: AcquireRequest) -> Outcome<Acquired>;
-    fn contend(self: Arc<Self>, request: ContendRequest) -> Outcome<Contended>;
+    fn contend(self: Arc<Self>, request: AcquireRequest) -> Outcome<Contended>;
     fn leave(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed>;
     fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
@@ -39,18 +39,15 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded>;
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints;
     fn recoveries(&self) -> Hints;
-    fn modes(&self) -> Modes;
+    fn capabilities(&self) -> Capabilities;
     fn group(&self, key: &LockKey) -> u64;
-    fn tokens_per_counter(&self) -> u32;
-    fn response_timeout(&self) -> Duration;
     fn inspect(self: Arc<Self>, key: LockKey) -> Outcome<Option<Holder>>;
-    fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased>;
-    fn force_release_held_by(
+    fn force_release(
         self: Arc<Self>,
         key: LockKey,
-        holder: String,
+        holder: Option<String>,
     ) -> Outcome<ForceReleased>;
-    fn immediate(&self) -> Option<CaughtImmediate<'_>>;
+    fn immediate(&self) -> Option<Immediate<'_>>;
 }
 
 /// A backend whose type is not named, and the counts of its commands.
@@ -68,7 +65,7 @@ impl<B: Backend> Erased<B> {
 
     /// Counts the time of each command, unless the backend replies without waiting. A batch is one command.
     pub(crate) fn counted_by(backend: B, tally: &Arc<Tally>) -> Arc<Self> {
-        let is_timed = cfg!(feature = "metrics") && backend.immediate().is_none();
+        let is_timed = cfg!(feature = "metrics") && memory(&backend).is_none();
         if is_timed {
             tally.set_sends_commands();
         }
@@ -155,7 +152,7 @@ impl<B: Backend> ErasedBackend for Erased<B> {
         })
     }
 
-    fn contend(self: Arc<Self>, mut request: ContendRequest) -> Outcome<Contended> {
+    fn contend(self: Arc<Self>, mut request: AcquireRequest) -> Outcome<Contended> {
         request.key.make_stored();
         self.one(Command::Contend, |it| async move {
             it.backend.contend(&request).await
@@ -206,20 +203,12 @@ impl<B: Backend> ErasedBackend for Erased<B> {
         self.backend.recoveries()
     }
 
-    fn modes(&self) -> Modes {
-        self.backend.modes()
+    fn capabilities(&self) -> Capabilities {
+        self.backend.capabilities()
     }
 
     fn group(&self, key: &LockKey) -> u64 {
         self.backend.group(key.stored())
-    }
-
-    fn tokens_per_counter(&self) -> u32 {
-        self.backend.tokens_per_counter()
-    }
-
-    fn response_timeout(&self) -> Duration {
-        self.backend.response_timeout()
     }
 
     fn inspect(self: Arc<Self>, key: LockKey) -> Outcome<Option<Holder>> {
@@ -228,50 +217,41 @@ impl<B: Backend> ErasedBackend for Erased<B> {
         })
     }
 
-    fn force_release(self: Arc<Self>, key: LockKey) -> Outcome<ForceReleased> {
-        self.one(Command::ForceRelease, |it| async move {
-            it.backend.force_release(&key).await
-        })
-    }
-
-    fn force_release_held_by(
+    fn force_release(
         self: Arc<Self>,
         key: LockKey,
-        holder: String,
+        holder: Option<String>,
     ) -> Outcome<ForceReleased> {
         self.one(Command::ForceRelease, |it| async move {
-            it.backend.force_release_held_by(&key, &holder).await
+            it.backend.force_release(&key, holder.as_deref()).await
         })
     }
 
-    fn immediate(&self) -> Option<CaughtImmediate<'_>> {
-        self.backend.immediate().map(CaughtImmediate)
+    fn immediate(&self) -> Option<Immediate<'_>> {
+        memory(&self.backend).map(Immediate)
     }
 }
 
-/// An [`Immediate`] whose panics are errors with an unknown result.
-pub(crate) struct CaughtImmediate<'a>(&'a dyn Immediate);
+/// Returns the backend itself, if its leases are in this process.
+fn memory<B: Backend>(backend: &B) -> Option<&Memory> {
+    (backend as &dyn Any).downcast_ref()
+}
 
-impl Immediate for CaughtImmediate<'_> {
-    fn try_acquire(
-        &self,
-        request: &AcquireRequest,
-        now: Instant,
-    ) -> Result<Acquired, BackendError> {
-        if request.key.is_of_permit() {
-            let mut request = request.clone();
-            request.key.make_stored();
-            return caught(|| self.0.try_acquire(&request, now))?;
-        }
-        caught(|| self.0.try_acquire(request, now))?
+/// The commands that complete without waiting and without reading the clock, which saves tasks and boxed futures.
+///
+/// `now` is a time before the call. It may be earlier than the `now` of a previous call. The engine calls them while it
+/// holds a mutex that covers the key.
+pub(crate) struct Immediate<'a>(&'a Memory);
+
+impl Immediate<'_> {
+    pub(crate) fn try_acquire(&self, mut request: AcquireRequest, now: Instant) -> Acquired {
+        request.key.make_stored();
+        self.0.acquired(&request, now)
     }
 
-    fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
-        if lease.key.is_of_permit() {
-            let lease = Release::new(lease.key.stored().clone(), lease.lease);
-            return caught(|| self.0.release(&lease, now))?;
-        }
-        caught(|| self.0.release(lease, now))?
+    pub(crate) fn release(&self, mut lease: Release, now: Instant) -> Released {
+        lease.key.make_stored();
+        self.0.released(&lease, now)
     }
 }
 

@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use self::state::MemoryState;
 use super::{
-    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded, Fence,
-    ForceReleased, Hints, Holder, Immediate, KeepRequest, Modes, Node, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Capabilities, Contended, Downgraded, Fence,
+    ForceReleased, Hints, Holder, KeepRequest, Node, Release, Released, ReleasedOrKept, Renewal,
+    Renewed,
 };
 use crate::LockKey;
 
@@ -34,6 +34,15 @@ impl Memory {
         Self::default()
     }
 
+    pub(super) fn acquired(&self, request: &AcquireRequest, now: Instant) -> Acquired {
+        let counter = |state: &mut MemoryState| state.next_counters(1);
+        self.state().try_acquire(request, now, counter)
+    }
+
+    pub(super) fn released(&self, lease: &Release, now: Instant) -> Released {
+        self.state().release(lease, now)
+    }
+
     fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,10 +50,10 @@ impl Memory {
 
 impl Backend for Memory {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
-        Immediate::try_acquire(self, request, Instant::now())
+        Ok(self.acquired(request, Instant::now()))
     }
 
-    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
         Ok(self.state().contend(request, Instant::now()))
     }
 
@@ -101,52 +110,34 @@ impl Backend for Memory {
         Ok(holder.map(|holder| holder.with_queued(queued)))
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        let mut state = self.state();
-        let now = Instant::now();
-        Ok(if state.live(key, now).is_some() {
-            state.free(key, now);
-            ForceReleased::Released
-        } else {
-            ForceReleased::NotHeld
-        })
-    }
-
-    async fn force_release_held_by(
+    async fn force_release(
         &self,
         key: &LockKey,
-        holder: &str,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
         let mut state = self.state();
         let now = Instant::now();
-        let released = state.end(key, now, |held| held.lease.to_string() == holder);
-        Ok(match released {
-            Released::NotHeld => ForceReleased::NotHeld,
-            _ => ForceReleased::Released,
+        let is_released = match holder {
+            Some(holder) => {
+                let released = state.end(key, now, |held| held.lease.to_string() == holder);
+                released != Released::NotHeld
+            }
+            None => {
+                let is_held = state.live(key, now).is_some();
+                if is_held {
+                    state.free(key, now);
+                }
+                is_held
+            }
+        };
+        Ok(match is_released {
+            true => ForceReleased::Released,
+            false => ForceReleased::NotHeld,
         })
     }
 
-    fn modes(&self) -> Modes {
-        Modes::EXCLUSIVE.with_shared().with_permits()
-    }
-
-    fn immediate(&self) -> Option<&dyn Immediate> {
-        Some(self)
-    }
-}
-
-impl Immediate for Memory {
-    fn try_acquire(
-        &self,
-        request: &AcquireRequest,
-        now: Instant,
-    ) -> Result<Acquired, BackendError> {
-        let counter = |state: &mut MemoryState| state.next_counters(1);
-        Ok(self.state().try_acquire(request, now, counter))
-    }
-
-    fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
-        Ok(self.state().release(lease, now))
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::EXCLUSIVE.with_shared().with_permits()
     }
 }
 

@@ -10,11 +10,10 @@ pub mod conformance;
 mod contract;
 mod erased;
 mod hints;
-mod memory;
+pub(crate) mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-mod queue;
-mod quorum;
+pub(crate) mod quorum;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod recovery;
 #[cfg(feature = "redis")]
@@ -23,15 +22,15 @@ mod subscribers;
 mod waiters;
 
 pub use contract::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Downgraded, ForceReleased,
-    Holder, Immediate, KeepRequest, LeaseId, Mode, Modes, Release, Released, ReleasedOrKept,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Capabilities, Contended,
+    Downgraded, ForceReleased, Holder, KeepRequest, LeaseId, Mode, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 pub use hints::{Hint, HintSender, Hints};
-pub use memory::Memory;
-pub use queue::{ContendRequest, Contended};
-pub use quorum::{Fence, Node, Quorum, QuorumBuilder};
+pub use quorum::{Fence, Node, QuorumBuilder};
 
 pub(crate) use contract::LATE;
-pub(crate) use erased::{BoxFuture, Erased, ErasedBackend};
+pub(crate) use erased::{BoxFuture, Erased, ErasedBackend, Immediate};
 pub(crate) use hints::PollEarly;
+#[cfg(test)]
+pub(crate) use memory::Memory;

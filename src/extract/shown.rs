@@ -5,17 +5,17 @@ use std::convert::Infallible;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
 
-use super::missing::{HeldRejection, LockScopeRejection, OwnerRejection};
+use super::missing::{Extractor, MissingLayer};
 use crate::layer::RequestLocks;
 use crate::{Held, LockScope, Owner};
 
 /// What the innermost [`LockLayer`](crate::LockLayer) around the handler holds.
 impl<S: Send + Sync> FromRequestParts<S> for Held {
-    type Rejection = HeldRejection;
+    type Rejection = MissingLayer;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let held = parts.extensions.get().cloned();
-        held.ok_or_else(|| HeldRejection::new(&parts.extensions))
+        held.ok_or_else(|| MissingLayer::of(Extractor::Held, &parts.extensions))
     }
 }
 
@@ -34,11 +34,11 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Held {
 /// A request has one owner per manager. This is the owner of the innermost layer, or of the `Locked` before it
 /// in the arguments.
 impl<S: Send + Sync> FromRequestParts<S> for Owner {
-    type Rejection = OwnerRejection;
+    type Rejection = MissingLayer;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let owner = RequestLocks::last_owner(&parts.extensions);
-        owner.ok_or_else(|| OwnerRejection::new(&parts.extensions))
+        owner.ok_or_else(|| MissingLayer::of(Extractor::Owner, &parts.extensions))
     }
 }
 
@@ -52,11 +52,11 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Owner {
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for LockScope {
-    type Rejection = LockScopeRejection;
+    type Rejection = MissingLayer;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let scope = Self::of(&parts.extensions);
-        scope.ok_or_else(|| LockScopeRejection::new(&parts.extensions))
+        scope.ok_or_else(|| MissingLayer::of(Extractor::Scope, &parts.extensions))
     }
 }
 

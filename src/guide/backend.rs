@@ -9,7 +9,7 @@
 //!
 //! # Methods
 //!
-//! Six methods are required. The suite requires `force_release_held_by` as well.
+//! Six methods are required.
 //!
 //! | method | must | default |
 //! |---|---|---|
@@ -18,8 +18,7 @@
 //! | [`release`](crate::backend::Backend::release) | free each key that its lease holds, and hint to its subscribers | none |
 //! | [`watch`](crate::backend::Backend::watch) | [subscribe](#hints) a manager to the hints of a key, at once | none |
 //! | [`inspect`](crate::backend::Backend::inspect) | return the lease that holds the key, its remaining TTL, and a hold count of 1 | none |
-//! | [`force_release`](crate::backend::Backend::force_release) | free the key from any lease, and hint to its subscribers | none |
-//! | [`force_release_held_by`](crate::backend::Backend::force_release_held_by) | the same, if [`Holder::id`](crate::backend::Holder::id) is still that of the holder | an error: the store cannot compare |
+//! | [`force_release`](crate::backend::Backend::force_release) | free the key from any lease, or only from the holder with this [`Holder::id`](crate::backend::Holder::id), and hint to its subscribers | none |
 //!
 //! The defaults of these methods fit a store without a queue of its own. Leave them out to begin with:
 //!
@@ -27,13 +26,10 @@
 //! |---|---|---|
 //! | [`contend`](crate::backend::Backend::contend), [`leave`](crate::backend::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
 //! | [`release_or_keep`](crate::backend::Backend::release_or_keep) | `release` | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands. It takes as many counters as the request asks for |
-//! | [`modes`](crate::backend::Backend::modes) | exclusive leases only | has shared leases or permits. It then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest) and a [`ContendRequest`](crate::backend::ContendRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal) |
-//! | [`downgrade`](crate::backend::Backend::downgrade) | an error: the store has no shared leases | has `modes` with shared leases |
+//! | [`capabilities`](crate::backend::Backend::capabilities) | exclusive leases only; 256 tokens per counter; 500 ms per command | has shared leases or permits, another bound for one command (`no_wait` ends within it), or counters that other clients also use. It then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal) |
+//! | [`downgrade`](crate::backend::Backend::downgrade) | an error: the store has no shared leases | has shared leases |
 //! | [`recoveries`](crate::backend::Backend::recoveries) | no hints | detects that it is available again after an outage |
 //! | [`group`](crate::backend::Backend::group) | one group | has parts that can hang separately |
-//! | [`response_timeout`](crate::backend::Backend::response_timeout) | 500 ms | has another bound for one command: `no_wait` ends within it |
-//! | [`tokens_per_counter`](crate::backend::Backend::tokens_per_counter) | 256 | has counters that other clients also use: return 1 |
-//! | [`immediate`](crate::backend::Backend::immediate) | none | is in this process and never waits |
 //!
 //! # Rules
 //!
@@ -272,23 +268,14 @@
 //!         Ok(holder.map(|(lease, ttl)| Holder::new(lease.to_string(), ttl, 1)))
 //!     }
 //!
-//!     async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-//!         let mut rows = self.rows();
-//!         if rows.holder(key).is_none() {
-//!             return Ok(ForceReleased::NotHeld);
-//!         }
-//!         rows.free(key);
-//!         Ok(ForceReleased::Released)
-//!     }
-//!
-//!     async fn force_release_held_by(
+//!     async fn force_release(
 //!         &self,
 //!         key: &LockKey,
-//!         holder: &str,
+//!         holder: Option<&str>,
 //!     ) -> Result<ForceReleased, BackendError> {
 //!         let mut rows = self.rows();
 //!         match rows.holder(key) {
-//!             Some((lease, _)) if lease.to_string() == holder => {
+//!             Some((lease, _)) if holder.is_none_or(|holder| lease.to_string() == holder) => {
 //!                 rows.free(key);
 //!                 Ok(ForceReleased::Released)
 //!             }
@@ -323,7 +310,8 @@
 //! # #[cfg(feature = "conformance")]
 //! #[tokio::test]
 //! async fn store_passes_conformance() {
-//!     use tower_lock::backend::{Memory, conformance};
+//!     use tower_lock::Memory;
+//!     use tower_lock::backend::conformance;
 //!
 //!     // Two handles on one store, as two processes have them. Clones of `Memory` share their leases.
 //!     let store = Memory::new();
@@ -334,7 +322,7 @@
 //! The handles of a file are two values that opened the same file. Clones that share a mutex do not test whether two
 //! processes exclude each other. Each function uses fresh keys, so the file need not be empty. `cargo test` with
 //! `RUST_BACKTRACE=1` shows the function that failed. Run it alone by `conformance::run` until it passes. The functions of
-//! [`conformance::node`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/node/) are for the stores of a
+//! [`conformance::all_of_node`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/fn.all_of_node.html) are for the stores of a
 //! [`Quorum`](crate::Quorum) only.
 //!
 //! # What a failure means
@@ -358,8 +346,7 @@
 //! | `watch_in_effect_…`, with `the … subscription takes effect` | no hint when the subscription began |
 //! | `release_sends_hint_…`, `forced_release_sends_hint_…` | no hint to the other handle: the subscribers are those of one process |
 //! | `inspect_returns_…` | the id is not the text of the lease; a free key has a holder |
-//! | `forced_release_…`, with `cannot compare holders` | `force_release_held_by` is missing |
-//! | `immediate_…` | `immediate` has its own leases or subscribers; it reads the clock; a command needs a runtime |
+//! | `forced_release_spares_…` | `force_release` ignores the `holder` |
 //! | the queue: from `contend_…` to `every_kind_of_…` | with the defaults: one of the above |
 //! | `transferred_key_is_reserved_…` | a transferred key is free until it is confirmed; the hint goes to all managers |
 //! | `polling_waiter_…` | a waiter without a subscription loses its place, or is passed over after its attempt |
@@ -371,7 +358,7 @@
 //! | `counters_of_both_modes_…`, `counters_of_permits_…` | each mode has a counter of its own; a shared lease or a permit has no fresh counter |
 //! | `waiting_exclusive_…`, `waiting_lease_of_other_mode_…` | a lease joins the holders without a look at the queue; `renew` does not return `Wanted`; a `leave` does not serve the next waiters |
 //! | `waiting_shared_…` | a release serves one waiter only, or also those behind the first exclusive one |
-//! | `forced_release_ends_…` | `force_release` ends one of several leases, or `force_release_held_by` all of them |
+//! | `forced_release_ends_…` | `force_release` ends one of several leases, or with a `holder` all of them |
 //! | `permits_up_to_…`, `each_permit_…` | the limit is stored with the key, or is that of another permit; a repeat is counted twice |
 //! | `concurrent_permits_…` | the count and the write are not one step |
 //! | `waiting_permits_…` | a permit overtakes those that wait; a release serves waiters behind one whose limit is reached |

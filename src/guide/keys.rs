@@ -90,7 +90,7 @@
 //!   them by one handler.
 //! - **A request has several forms.** HTTP/2 has no header `host`, and HTTP/1.1 mostly no host in the target. A closure
 //!   that reads one of them and returns `None` without it passes the requests of the other version unlocked. Return an
-//!   [`InvalidKey`](crate::InvalidKey) where a value is missing, and lock by the host with `by_host`.
+//!   [`InvalidKey`](crate::keys::InvalidKey) where a value is missing, and lock by the host with `by_host`.
 //! - **All keys in one acquire.** A handler that needs two locks acquires them in one [`LockKeys`](crate::LockKeys):
 //!   all or none, in one order, and [a duplicate only once](#when-two-keys-are-one). If it acquires them one after the
 //!   other, two requests can wait for each other until their waits end.

@@ -57,7 +57,7 @@
 //! A layer by the path `/orders/42` thus locks `getLock("/orders/42")`. Both sides must use the same database. A
 //! `NameMapper` in Java changes the names there. `make interop` compares the slot of each name with Redisson's.
 //!
-//! Without a prefix, the [permissions](crate::backend::redis::RedisBackend#permissions) name the locks themselves
+//! Without a prefix, the [permissions](crate::RedisBackend#permissions) name the locks themselves
 //! in place of `~lock:*`. They also need `~self-test:* ~{fencing-token*`, for the trial at the connect and for the
 //! fencing counter. The queue of the waiters for `order:42` is `{order:42}%queue`, and that of a key with a hash tag, such
 //! as `{order}:42`, is `{order}:42%tagged-queue`. So

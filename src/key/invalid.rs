@@ -11,10 +11,11 @@ pub(super) const MAX_KEYS: usize = 16;
 /// contains no value of the request.
 ///
 /// ```
-/// use tower_lock::{InvalidKey, LockKey};
+/// use tower_lock::LockKey;
+/// use tower_lock::keys::InvalidKey;
 ///
 /// let key = LockKey::from_parts(["account", ""]);
-/// assert_eq!(key.validate(), Err(InvalidKey::EmptyPart { index: 1 }));
+/// assert_eq!(key.validate(), Err(InvalidKey::EmptyPart(1)));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -22,51 +23,30 @@ pub enum InvalidKey {
     /// The key has no characters, or no parts.
     #[error("the identifier of the resource is empty")]
     Empty,
-    /// One of the parts has no characters.
+    /// A part has no characters: the one with this number, counted from 0.
     #[error("a value that identifies the resource is empty")]
-    EmptyPart {
-        /// The number of the part, counted from 0.
-        index: usize,
-    },
+    EmptyPart(usize),
     /// An acquire names no key at all.
     #[error("no resource is identified")]
     NoKeys,
-    /// An acquire names more keys than [`LockKeys::MAX`](crate::LockKeys::MAX).
-    #[error("{count} resources are identified, at most {max} are allowed", max = MAX_KEYS)]
-    TooMany {
-        /// The number of different keys.
-        count: usize,
-    },
-    /// The request lacks the value that the key contains.
-    #[error("the request has no {what}")]
-    Missing {
-        /// The missing value, such as ``header `x-account` ``.
-        what: Cow<'static, str>,
-    },
+    /// An acquire names this number of different keys, more than [`LockKeys::MAX`](crate::LockKeys::MAX).
+    #[error("{0} resources are identified, at most {max} are allowed", max = MAX_KEYS)]
+    TooMany(usize),
+    /// The request lacks the value that the key contains, such as ``header `x-account` ``.
+    #[error("the request has no {0}")]
+    Missing(Cow<'static, str>),
     /// The request has the value of the key more than once, and a key can contain only one of them.
-    #[error("the request has more than one {what}")]
-    Ambiguous {
-        /// The repeated value, such as ``query parameter `account` ``.
-        what: Cow<'static, str>,
-    },
+    #[error("the request has more than one {0}")]
+    Ambiguous(Cow<'static, str>),
     /// The value of the key is empty.
-    #[error("the {what} of the request is empty")]
-    EmptyValue {
-        /// The empty value, such as ``query parameter `account` ``.
-        what: Cow<'static, str>,
-    },
+    #[error("the {0} of the request is empty")]
+    EmptyValue(Cow<'static, str>),
     /// The value of the key is not percent-encoded UTF-8.
-    #[error("the {what} of the request is not percent-encoded UTF-8")]
-    Undecodable {
-        /// The value, such as ``query parameter `account` ``.
-        what: Cow<'static, str>,
-    },
+    #[error("the {0} of the request is not percent-encoded UTF-8")]
+    Undecodable(Cow<'static, str>),
     /// The value of the key does not have the required form, such as a number or a UUID.
-    #[error("the {what} of the request has an invalid format")]
-    Malformed {
-        /// The value, such as ``path parameter `account` ``.
-        what: Cow<'static, str>,
-    },
+    #[error("the {0} of the request has an invalid format")]
+    Malformed(Cow<'static, str>),
     /// The path has a segment `.` or `..`, also in percent-encoding.
     #[error("the path of the request has a `.` or `..` segment; send the resolved path")]
     DotSegment,
@@ -78,28 +58,26 @@ pub enum InvalidKey {
     /// The program is wrong: no request to this route has what the key contains.
     ///
     /// The response is 500 `lock-misconfigured`, with
-    /// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured). The layer logs the problem once.
-    #[error("{problem}")]
-    Setup {
-        /// The mistake and its remedy, for the log. The client does not receive it.
-        problem: Cow<'static, str>,
-    },
+    /// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured). The layer logs the text once: the mistake and its remedy.
+    /// The client does not receive it.
+    #[error("{0}")]
+    Setup(Cow<'static, str>),
 }
 
 impl InvalidKey {
     pub(crate) fn missing(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::Missing { what: what.into() }
+        Self::Missing(what.into())
     }
 
     pub(crate) fn undecodable(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::Undecodable { what: what.into() }
+        Self::Undecodable(what.into())
     }
 
     pub(crate) fn ambiguous(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::Ambiguous { what: what.into() }
+        Self::Ambiguous(what.into())
     }
 
     pub(crate) fn empty_value(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::EmptyValue { what: what.into() }
+        Self::EmptyValue(what.into())
     }
 }

@@ -119,7 +119,7 @@ impl LockKey {
         let mut index = 0;
         let encoded = parts.each(|part| {
             if part.is_empty() {
-                return Err(InvalidKey::EmptyPart { index });
+                return Err(InvalidKey::EmptyPart(index));
             }
             if index > 0 {
                 text.push(':');
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(LockKey::new("").validate(), Err(InvalidKey::Empty));
         assert_eq!(
             LockKey::from_parts(["account", ""]).validate(),
-            Err(InvalidKey::EmptyPart { index: 1 })
+            Err(InvalidKey::EmptyPart(1))
         );
         assert_eq!(
             LockKey::from_parts::<[&str; 0]>([]).validate(),
@@ -394,7 +394,7 @@ mod tests {
         );
         assert_eq!(
             LockKey::from_parts((7, "")).validate(),
-            Err(InvalidKey::EmptyPart { index: 1 })
+            Err(InvalidKey::EmptyPart(1))
         );
     }
 }

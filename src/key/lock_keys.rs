@@ -37,7 +37,7 @@ use crate::mode::Mode;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Default, Clone, PartialEq, Eq)]
 pub struct LockKeys {
     keys: Keys,
     /// A bit for each of the first keys, in their order, which is set if the key is locked shared.
@@ -59,7 +59,7 @@ impl LockKeys {
     /// Creates an empty list, to which [`shared`](Self::shared) and [`exclusive`](Self::exclusive) add keys.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Keys::Many(Vec::new()))
+        Self::default()
     }
 
     fn of(keys: Keys) -> Self {
@@ -156,9 +156,7 @@ impl LockKeys {
         match &self.keys {
             Keys::One(key) => key.validate(),
             Keys::Many(keys) if keys.is_empty() => Err(InvalidKey::NoKeys),
-            Keys::Many(keys) if keys.len() > Self::MAX => {
-                Err(InvalidKey::TooMany { count: keys.len() })
-            }
+            Keys::Many(keys) if keys.len() > Self::MAX => Err(InvalidKey::TooMany(keys.len())),
             Keys::Many(keys) => keys.iter().try_for_each(LockKey::validate),
         }
     }
@@ -188,9 +186,9 @@ impl Keys {
     }
 }
 
-impl Default for LockKeys {
+impl Default for Keys {
     fn default() -> Self {
-        Self::new()
+        Self::Many(Vec::new())
     }
 }
 
@@ -241,7 +239,7 @@ mod tests {
         let keys = LockKeys::new().shared("a").shared("b").shared("c");
         assert_eq!(modes(&keys.exclusive("b").shared("b")), expected);
         let many = (0..70).fold(LockKeys::new(), |keys, n| keys.shared(n.to_string()));
-        assert_eq!(many.validate(), Err(InvalidKey::TooMany { count: 70 }));
+        assert_eq!(many.validate(), Err(InvalidKey::TooMany(70)));
     }
 
     #[test]
@@ -251,7 +249,7 @@ mod tests {
             Err(InvalidKey::NoKeys)
         );
         let many: LockKeys = (0..17).map(|n| n.to_string()).collect();
-        assert_eq!(many.validate(), Err(InvalidKey::TooMany { count: 17 }));
+        assert_eq!(many.validate(), Err(InvalidKey::TooMany(17)));
         let same: LockKeys = (0..17).map(|_| "same").collect();
         assert_eq!(same.as_slice().len(), 1);
     }

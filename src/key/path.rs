@@ -119,9 +119,7 @@ mod tests {
     #[test]
     fn broken_escape_is_rejected() {
         for path in ["/%", "/%4", "/%zz", "/a%4/b", "/%+1", "/%é"] {
-            let broken = InvalidKey::Undecodable {
-                what: "path".into(),
-            };
+            let broken = InvalidKey::Undecodable("path".into());
             assert_eq!(canonical(path), Err(broken), "{path}");
         }
     }

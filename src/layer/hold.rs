@@ -68,7 +68,7 @@ impl Hold {
         Self {
             lost: guard
                 .filter(|_| on_lost == OnLost::Abort)
-                .map(|guard| guard.lost()),
+                .map(|guard| guard.loss()),
             locks: Some(locks),
             on_lost,
         }
@@ -94,7 +94,7 @@ impl Hold {
             && this.lost.is_none()
             && *this.on_lost == OnLost::Abort
         {
-            this.lost.set(Some(guard.lost()));
+            this.lost.set(Some(guard.loss()));
             let lost = this.lost.as_pin_mut();
             if lost.is_some_and(|lost| lost.poll(cx).is_ready()) {
                 return true;

@@ -35,11 +35,9 @@ pub use body::LockBody;
 pub use body_first::{BodyFirst, BodyFirstFuture};
 pub use config::{LockLayer, OnLost, OnUnavailable, Unlocked};
 pub use future::ResponseFuture;
-pub use keys::{
-    ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, KeyExtractor, LockTarget, WithKind,
-};
+pub use keys::{ByFn, ByPath, ByValue, IntoLockKeys, KeyExtractor, LockTarget};
 #[cfg(feature = "axum")]
-pub use keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Guarded, LockBy, Shared};
+pub use keys::{FromTarget, Guarded, LockBy, Shared};
 pub use read_body::ReadBody;
 pub use rejection::LockRejection;
 #[cfg(feature = "axum")]

@@ -132,15 +132,13 @@ impl Options {
             return Plan::Run;
         }
         let request_info = RequestInfo::in_parts(request);
-        let extracted = keys.extract(request, self.kind.as_deref());
+        let extracted = keys.extract(request);
         if let Err(error) = &extracted {
             locks.not_acquired(self.name(), error);
         }
         let keys = match extracted {
             Ok(Some(locked)) => {
-                if self.kind.is_none() {
-                    keys.check_kind(locks, &request.extensions);
-                }
+                keys.check_kind(locks, &request.extensions);
                 locked
             }
             Ok(None) => return Plan::Run,

@@ -11,7 +11,9 @@ use uuid::Uuid;
 use super::clock::{AtomicMoment, Moment, Span};
 use super::lease::LeaseNumber;
 use super::table::Lanes;
-use crate::backend::{BackendError, BackendErrorKind, BoxFuture, ErasedBackend, Hints, LeaseId};
+use crate::backend::{
+    BackendError, BackendErrorKind, BoxFuture, Capabilities, ErasedBackend, Hints, LeaseId,
+};
 use crate::key::KeyMap;
 use crate::lock::lane::queue::seats::{Seat, Seats};
 use crate::observe::{RenewalOutage, Tally};
@@ -27,8 +29,7 @@ use room::Room;
 pub(super) struct Engine {
     pub(super) backend: Arc<dyn ErasedBackend>,
     pub(super) options: Options,
-    /// The longest time that one command of the backend takes.
-    pub(super) response_timeout: Duration,
+    pub(super) capabilities: Capabilities,
     /// The length of a lease without one of its own.
     renewed_lease: Span,
     pub(super) lanes: Lanes,
@@ -70,15 +71,14 @@ impl Engine {
         options: Options,
         runtime: Option<Runtime>,
     ) -> Self {
-        let response_timeout = backend.response_timeout();
         Self {
+            capabilities: backend.capabilities(),
             backend,
             renewed_lease: Span::new(options.watchdog_timeout),
             lanes: Lanes::new(),
             seats: Seats::new(options.max_waiters),
             room: Room::new(options.read_ahead, options.max_read_ahead),
             options,
-            response_timeout,
             home: Arc::new(Home::new(runtime)),
             closing: AtomicU8::new(0),
             replies_by: AtomicMoment::new(Moment::FIRST),
@@ -213,7 +213,7 @@ impl Engine {
 
     /// Returns when a command that is sent now counts as stuck.
     pub(super) fn stuck_at(&self, now: Moment) -> Moment {
-        now + self.response_timeout
+        now + self.capabilities.response_timeout
     }
 
     /// Returns when a first attempt that is sent now counts as unanswered, after the error of the backend itself.

@@ -180,7 +180,7 @@ pub use engine::trace_keys::TraceKeys;
 #[cfg(feature = "dashboard")]
 pub(crate) use lane::HeldBy;
 pub use lease::held::Held;
-pub use lease::lost::Lost;
+pub(crate) use lease::lost::Lost;
 #[cfg(feature = "dashboard")]
 pub(crate) use table::hot::HotKey;
 #[cfg(feature = "dashboard")]

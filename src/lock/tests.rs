@@ -13,8 +13,8 @@ use super::clock::{Clock, Moment, Span};
 use super::lane::{self, Contender, Waiter};
 use super::lease::LeaseNumber;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Modes, Release,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Capabilities, Contended,
+    ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Release,
     Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::lock::lane::effect::{Effects, Report, Work};
@@ -199,7 +199,7 @@ impl Backend for Slow {
         self.memory.try_acquire(request).await
     }
 
-    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
         if self.loses_waiters {
             return Err(lost());
         }
@@ -215,7 +215,7 @@ impl Backend for Slow {
             });
         }
         let request = AcquireRequest::new(request.key.clone(), request.lease, request.ttl);
-        Ok(self.try_acquire(&request).await?.into())
+        Ok(Contended::of(self.try_acquire(&request).await?))
     }
 
     async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
@@ -264,8 +264,8 @@ impl Backend for Slow {
         }
     }
 
-    fn modes(&self) -> Modes {
-        self.memory.modes()
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
@@ -286,7 +286,11 @@ impl Backend for Slow {
         self.memory.inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.memory.force_release(key).await
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        holder: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
+        self.memory.force_release(key, holder).await
     }
 }

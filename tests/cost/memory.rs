@@ -8,8 +8,8 @@ use futures_util::poll;
 use tokio::runtime::Runtime;
 use tower_lock::backend::Backend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Modes, Release, Released,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, Capabilities, ForceReleased, Hints, Holder, Release,
+    Released, Renewal, Renewed,
 };
 use tower_lock::manager::AcquireFuture;
 use tower_lock::{LockGuard, LockKey, LockManager};
@@ -41,8 +41,8 @@ impl Backend for Forgetful {
         vec![Ok(Released::Released); leases.len()]
     }
 
-    fn modes(&self) -> Modes {
-        Modes::EXCLUSIVE.with_shared()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::EXCLUSIVE.with_shared()
     }
 
     fn watch(&self, _: &LockKey, _: Uuid) -> Hints {
@@ -53,7 +53,11 @@ impl Backend for Forgetful {
         Ok(None)
     }
 
-    async fn force_release(&self, _: &LockKey) -> Result<ForceReleased, BackendError> {
+    async fn force_release(
+        &self,
+        _: &LockKey,
+        _: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
         Ok(ForceReleased::NotHeld)
     }
 }

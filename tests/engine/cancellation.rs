@@ -299,9 +299,8 @@ fn served(
     world: &Pair,
 ) -> impl Service<Request<()>, Response = Response<LockBody<StreamBody<Frames>>>, Error = Infallible>
 + use<> {
-    let keys = |_: &http::request::Parts| Ok(Some("a".into()));
     ServiceBuilder::new()
-        .layer(LockLayer::new(world.here.clone(), keys))
+        .layer(LockLayer::by_fn(world.here.clone(), |_| LockKey::new("a")))
         .service_fn(handler)
 }
 

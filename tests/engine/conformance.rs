@@ -2,14 +2,14 @@
 
 mod faulty;
 
-use tower_lock::Quorum;
-use tower_lock::backend::{Memory, QuorumBuilder, conformance};
+use tower_lock::backend::{QuorumBuilder, conformance};
+use tower_lock::{Memory, Quorum};
 
 #[tokio::test(start_paused = true)]
 async fn memory_passes_conformance() {
     let memory = Memory::new();
     conformance::all(&memory, &memory.clone()).await;
-    conformance::node::all(&memory, &memory.clone()).await;
+    conformance::all_of_node(&memory, &memory.clone()).await;
 }
 
 async fn quorum_keeps_contract(nodes: usize) {

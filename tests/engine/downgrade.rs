@@ -7,13 +7,12 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
-use tower_lock::backend::Backend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, ForceReleased, Hints, Holder, Memory, Mode, Modes,
-    QuorumBuilder, Release, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Capabilities, ForceReleased, Hints, Holder,
+    Mode, QuorumBuilder, Release, Released, Renewal, Renewed,
 };
 use tower_lock::manager::LostReason;
-use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager, Quorum};
+use tower_lock::{ErrorKind, LockGuard, LockKey, LockManager, Memory, Quorum};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND, manager_on};
@@ -37,10 +36,10 @@ async fn soon<F: IntoFuture>(future: F) -> F::Output {
 }
 
 /// A store with shared leases, but without downgrades.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct WithoutDowngrade {
     memory: Memory,
-    modes: Modes,
+    modes: Capabilities,
 }
 
 impl Backend for WithoutDowngrade {
@@ -60,7 +59,7 @@ impl Backend for WithoutDowngrade {
         self.memory.watch(key, manager)
     }
 
-    fn modes(&self) -> Modes {
+    fn capabilities(&self) -> Capabilities {
         self.modes
     }
 
@@ -68,8 +67,12 @@ impl Backend for WithoutDowngrade {
         self.memory.inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.memory.force_release(key).await
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        holder: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
+        self.memory.force_release(key, holder).await
     }
 }
 
@@ -202,9 +205,10 @@ async fn downgrade_of_shared_guard_sends_no_command() {
 
 #[tokio::test(start_paused = true)]
 async fn backend_without_downgrades_keeps_exclusive_lock() {
-    let mut shared = WithoutDowngrade::default();
-    shared.modes = shared.modes.with_shared();
-    for store in [WithoutDowngrade::default(), shared] {
+    let exclusive = Capabilities::EXCLUSIVE;
+    for modes in [exclusive, exclusive.with_shared()] {
+        let memory = Memory::new();
+        let store = WithoutDowngrade { memory, modes };
         let locks = manager_on(&store);
         let mut guard = locks.acquire("k").await.unwrap();
         let error = guard.downgrade().await.unwrap_err();

@@ -153,7 +153,10 @@ async fn renewal_of_unheld_lease_loses_guard() {
     let locks = manager_on(&wire);
     let guard = locks.acquire("k").await.unwrap();
     let kept = locks.acquire("kept").await.unwrap();
-    wire.memory.force_release(&LockKey::new("k")).await.unwrap();
+    wire.memory
+        .force_release(&LockKey::new("k"), None)
+        .await
+        .unwrap();
     let start = Instant::now();
     guard.lost().await;
     assert!(start.elapsed() <= Duration::from_millis(10_100));

@@ -67,8 +67,12 @@ impl Backend for Groups {
         self.memory.inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.memory.force_release(key).await
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        holder: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
+        self.memory.force_release(key, holder).await
     }
 
     fn group(&self, key: &LockKey) -> u64 {

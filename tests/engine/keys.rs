@@ -1,7 +1,8 @@
 //! Keys from any input.
 
 use proptest::prelude::*;
-use tower_lock::{InvalidKey, LockKey, LockKeys};
+use tower_lock::keys::InvalidKey;
+use tower_lock::{LockKey, LockKeys};
 
 fn canonical(path: &str) -> Result<LockKey, InvalidKey> {
     let key = LockKey::from_path(path);

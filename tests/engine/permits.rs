@@ -3,9 +3,9 @@
 use futures_util::poll;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-use tower_lock::backend::{Memory, Mode, Modes};
+use tower_lock::backend::{Capabilities, Mode};
 use tower_lock::manager::LostReason;
-use tower_lock::{ErrorKind, LockKey, LockKeys, LockManager};
+use tower_lock::{ErrorKind, LockKey, LockKeys, LockManager, Memory};
 
 use crate::support::engine::{MS, SECOND, fails_at_its_deadline, manager_on};
 use crate::support::simulated::{Command, Simulated};
@@ -342,7 +342,7 @@ async fn waiters_in_line_are_full_at_deadline() {
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_others_makes_no_first_attempt() {
     let mut wire = Simulated::new(MS);
-    wire.modes = Modes::EXCLUSIVE.with_permits();
+    wire.modes = Capabilities::EXCLUSIVE.with_permits();
     let (here, there) = (manager_on(&wire), manager_on(&wire.another_wire()));
     let _held = there.acquire("k").permits(1).await.unwrap();
     let mut sent = Vec::new();

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::backend::{BackendErrorKind, Memory, Mode};
+use tower_lock::backend::{BackendErrorKind, Mode};
 use tower_lock::manager::LostReason;
-use tower_lock::{ErrorKind, LockKeys, LockManager};
+use tower_lock::{ErrorKind, LockKeys, LockManager, Memory};
 
 use crate::support::broken::broken;
 use crate::support::engine::{MS, SECOND};

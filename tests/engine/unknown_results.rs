@@ -93,7 +93,11 @@ impl Backend for Unanswering {
         Ok(None)
     }
 
-    async fn force_release(&self, _key: &LockKey) -> Result<ForceReleased, BackendError> {
+    async fn force_release(
+        &self,
+        _key: &LockKey,
+        _: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
         Ok(ForceReleased::NotHeld)
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Client, Error, NoTls};
-use tower_lock::backend::postgres::{PostgresBackend, PostgresBackendBuilder};
-use tower_lock::{LockGuard, LockManager};
+use tower_lock::backend::postgres::PostgresBackendBuilder;
+use tower_lock::{LockGuard, LockManager, PostgresBackend};
 
 use crate::load::{millis, random};
 use crate::run::Run;

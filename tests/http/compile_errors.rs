@@ -14,8 +14,7 @@ fn shared(_: LockedShared<Ship>) {} //~ `Ship` supplies no keys to lock //~ `Loc
 fn by(_: Locked<Ship, ByOrder>) {} //~ `ByOrder` supplies no lock keys for `Ship` //~ write `impl LockBy<...> for ByOrder`
 fn extension(locks: LockManager) { LockLayer::by_extension::<Ship>(locks); } //~ `Ship` supplies no keys to lock //~ pass it on from the type inside
 fn extractor(locks: LockManager) { LockLayer::new(locks, Ship); } //~ `Ship` returns no lock keys for a request //~ pass a closure to `LockLayer::by_fn`
-fn closure(locks: LockManager) { LockLayer::by_fn(locks, |_| Ship); } //~ a closure for `by_fn` cannot return `Ship` //~ must be `tower_lock::InvalidKey`
-fn path(locks: LockManager) { LockLayer::by_path(locks).kind("order"); } //~ the keys of `ByPath` have no kind //~ call it right after `by_path_param`
+fn closure(locks: LockManager) { LockLayer::by_fn(locks, |_| Ship); } //~ a closure for `by_fn` cannot return `Ship` //~ must be `tower_lock::keys::InvalidKey`
 fn part() { LockKey::from_parts([Ship]); } //~ `Ship` is no part of a lock key //~ write the value as text: `value.to_string()`
 fn parts() { LockKey::from_parts("order"); } //~ `str` are no parts of a lock key //~ of several types, a tuple: `("order", 42)`
 "#;

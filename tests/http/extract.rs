@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use static_assertions::assert_impl_all;
 use tower::ServiceExt;
-use tower_lock::rejection::{HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection};
+use tower_lock::rejection::{LockedRejection, MissingLayer};
 use tower_lock::{
     Held, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScopeLayer, LockTarget,
     Locked, Owner,
@@ -19,8 +19,8 @@ use tower_lock::{
 
 use crate::served::until;
 
-assert_impl_all!(LockedRejection<HeldRejection>: std::error::Error, Send, Sync);
-assert_impl_all!(OwnerRejection: std::error::Error, Send, Sync);
+assert_impl_all!(LockedRejection<MissingLayer>: std::error::Error, Send, Sync);
+assert_impl_all!(MissingLayer: std::error::Error, Send, Sync);
 assert_impl_all!(Locked<Json<Transfer>>: Send, Sync, std::fmt::Debug);
 
 #[derive(Debug, Clone, Deserialize)]
@@ -235,9 +235,7 @@ async fn locked_under_layer_with_same_key_re_enters() {
     }
 
     let locks = LockManager::in_memory();
-    let by_account = LockLayer::new(locks.clone(), |_: &http::request::Parts| {
-        Ok(Some(account("7").into()))
-    });
+    let by_account = LockLayer::by_fn(locks.clone(), |_| account("7"));
     let app = Router::new()
         .route("/", get(handler))
         .route_layer(by_account.all_methods())
@@ -293,7 +291,7 @@ async fn locked_without_scope_is_500_before_acquire() {
         let rejection: &LockRejection = response.extensions().get().unwrap();
         assert!(rejection.problem_type().ends_with("lock-misconfigured"));
         let remedy = rejection.error().source().unwrap();
-        assert!(remedy.downcast_ref::<LockScopeRejection>().is_some());
+        assert!(remedy.downcast_ref::<MissingLayer>().is_some());
         let remedy = remedy.to_string();
         assert!(remedy.contains("add a `LockScopeLayer`"), "{remedy}");
     }
@@ -333,7 +331,7 @@ async fn rejection_source_is_error_inside() {
     let lock = LockRejection::from(error);
     assert_eq!(lock.source().unwrap().to_string(), message);
     let shown = lock.to_string();
-    let lock = LockedRejection::<HeldRejection>::Lock(lock);
+    let lock = LockedRejection::<MissingLayer>::Lock(lock);
     assert_eq!(lock.source().unwrap().to_string(), shown);
     let inner = LockedRejection::Inner(std::io::Error::other("cut off"));
     assert_eq!(inner.source().unwrap().to_string(), "cut off");

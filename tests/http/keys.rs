@@ -10,7 +10,8 @@ use axum::routing::any;
 use http::Request;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
-use tower_lock::{InvalidKey, LockKey, LockKeys, LockLayer, LockManager};
+use tower_lock::keys::InvalidKey;
+use tower_lock::{LockKey, LockKeys, LockLayer, LockManager};
 
 const UUID: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 
@@ -205,9 +206,7 @@ async fn closure_without_types_supplies_keys() {
         let by_fn = LockLayer::by_fn(locks, |request| match request.uri.path() {
             "/locked" => Ok(Some(LockKeys::from(["all", "other"]))),
             "/open" => Ok(None),
-            _ => Err(InvalidKey::Missing {
-                what: "name".into(),
-            }),
+            _ => Err(InvalidKey::Missing("name".into())),
         });
         route("/{path}").layer(by_fn.no_wait())
     };
@@ -218,9 +217,7 @@ async fn closure_without_types_supplies_keys() {
 
     let question_mark = |locks| {
         let by_fn = LockLayer::by_fn(locks, |request| {
-            let missing = || InvalidKey::Missing {
-                what: "query".into(),
-            };
+            let missing = || InvalidKey::Missing("query".into());
             Ok(LockKey::new(request.uri.query().ok_or_else(missing)?))
         });
         route("/").layer(by_fn.no_wait())

@@ -3,23 +3,22 @@
 
 use crate::exports;
 use static_assertions::{assert_impl_all, assert_not_impl_any};
-use tower_lock::backend::Mode;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, Modes,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Capabilities, Contended, Downgraded,
+    Fence, ForceReleased, Hint, HintSender, Hints, Holder, KeepRequest, LeaseId, Mode,
     QuorumBuilder, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
-use tower_lock::keys::{BodyFirst, ByExtension, ByFn, ByHeader, ByPath, ByQuery};
+use tower_lock::keys::{BodyFirst, ByFn, ByPath, ByValue, InvalidKey};
 use tower_lock::manager::{
-    Acquire, AcquireFuture, ConfigError, LockInfo, Lost, LostReason, ScopeAcquire, Snapshot, Via,
+    Acquire, AcquireFuture, ConfigError, LockInfo, LostReason, ScopeAcquire, Snapshot, Via,
 };
 use tower_lock::service::{
     BodyFirstFuture, LockBody, LockScopeService, LockService, ReadBody, ResponseFuture, Unlocked,
 };
 use tower_lock::{
-    ConnectError, Error, ErrorKind, FencingToken, Held, InvalidKey, LockGuard, LockKey, LockKeys,
-    LockLayer, LockManager, LockManagerBuilder, LockRejection, LockScope, LockScopeLayer, Memory,
-    OnLost, OnUnavailable, Owner, Quorum,
+    ConnectError, Error, ErrorKind, FencingToken, Held, LockGuard, LockKey, LockKeys, LockLayer,
+    LockManager, LockManagerBuilder, LockRejection, LockScope, LockScopeLayer, Memory, OnLost,
+    OnUnavailable, Owner, Quorum,
 };
 
 /// A type that is neither `Send` nor `Sync`, for parameters that must not matter.
@@ -43,7 +42,7 @@ macro_rules! assert_error {
 }
 
 // Keys, owners and tokens.
-assert_shared!(LockKey, LockKeys, Mode, Modes, Owner, FencingToken);
+assert_shared!(LockKey, LockKeys, Mode, Capabilities, Owner, FencingToken);
 assert_impl_all!(Mode: Copy, Eq, std::hash::Hash, Default);
 assert_impl_all!(LockKey: Clone, Eq, std::hash::Hash, Ord);
 assert_impl_all!(Owner: Copy, Eq, std::hash::Hash);
@@ -58,8 +57,6 @@ assert_impl_all!(Held: Clone);
 assert_not_impl_any!(LockGuard: Clone);
 assert_impl_all!(AcquireFuture: Send, Unpin, std::fmt::Debug);
 // It holds a timer.
-assert_impl_all!(Lost: Send, Sync, std::fmt::Debug);
-assert_not_impl_any!(Lost: Unpin);
 
 // Reports.
 assert_shared!(LostReason, Via);
@@ -77,7 +74,7 @@ assert_impl_all!(Error: Clone);
 assert_shared!(Memory, Hint, Hints, HintSender, LeaseId, Holder);
 assert_shared!(
     AcquireRequest,
-    ContendRequest,
+    AcquireRequest,
     KeepRequest,
     Release,
     Renewal
@@ -105,9 +102,9 @@ assert_impl_all!(LockScopeLayer: Clone, Default);
 assert_impl_all!(LockScopeService<()>: Clone);
 
 // The layer.
-assert_shared!(ByFn<fn()>, ByPath, ByHeader, ByQuery, OnLost, LockRejection);
+assert_shared!(ByFn<fn()>, ByPath, ByValue, OnLost, LockRejection);
 assert_shared!(OnUnavailable, Unlocked);
-assert_shared!(ByExtension<Local>, LockLayer<ByPath>, LockService<(), ByPath>);
+assert_shared!(LockLayer<ByPath>, LockService<(), ByPath>);
 assert_shared!(
     BodyFirst<ByPath>,
     LockLayer<BodyFirst<ByPath>>,
@@ -116,8 +113,8 @@ assert_shared!(
 // Only one task reads a body. `on_reject` may return one that is not `Sync`, such as axum's.
 assert_impl_all!(LockBody<String>: Send, Unpin, std::fmt::Debug);
 assert_error!(LockRejection);
-assert_impl_all!(LockLayer<ByExtension<Local>>: Clone);
-assert_impl_all!(LockService<(), ByExtension<Local>>: Clone);
+assert_impl_all!(LockLayer<ByValue>: Clone);
+assert_impl_all!(LockService<(), ByValue>: Clone);
 assert_impl_all!(LockRejection: Clone);
 // It holds the handler's future, which may hold any value.
 assert_impl_all!(ResponseFuture<Response, (), String>: Send, std::fmt::Debug);
@@ -128,10 +125,8 @@ assert_not_impl_any!(BodyFirstFuture<Response, (), String>: Unpin);
 #[cfg(feature = "axum")]
 mod axum {
     use super::*;
-    use tower_lock::keys::{ByPathParam, ByPathParamAs, ByPathParams, FromTarget, Shared};
-    use tower_lock::rejection::{
-        HeldRejection, LockScopeRejection, LockedRejection, OwnerRejection,
-    };
+    use tower_lock::keys::{FromTarget, Shared};
+    use tower_lock::rejection::{LockedRejection, MissingLayer};
     use tower_lock::{LockBy, Locked, LockedShared};
 
     /// `Locked` has no value of it.
@@ -144,13 +139,8 @@ mod axum {
         }
     }
 
-    assert_shared!(ByPathParam, ByPathParamAs<Local>, ByPathParams, FromTarget, Locked<LockKey>, Locked<String, NotShared>, LockedShared<LockKey>, Shared<ByPathParam>, LockedRejection<String>);
-    assert_error!(
-        HeldRejection,
-        OwnerRejection,
-        LockScopeRejection,
-        LockedRejection<Error>
-    );
+    assert_shared!(FromTarget, Locked<LockKey>, Locked<String, NotShared>, LockedShared<LockKey>, Shared<FromTarget>, LockedRejection<String>);
+    assert_error!(MissingLayer, LockedRejection<Error>);
     assert_not_impl_any!(Locked<LockKey>: Clone);
 }
 
@@ -167,7 +157,8 @@ mod dashboard {
 #[cfg(feature = "postgres")]
 mod postgres {
     use super::*;
-    use tower_lock::backend::postgres::{PostgresBackend, PostgresBackendBuilder};
+    use tower_lock::PostgresBackend;
+    use tower_lock::backend::postgres::PostgresBackendBuilder;
 
     assert_shared!(PostgresBackend, PostgresBackendBuilder);
     assert_impl_all!(PostgresBackend: Clone);

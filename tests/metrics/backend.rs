@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use tower_lock::LockKey;
 use tower_lock::Memory;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Downgraded, ForceReleased,
-    HintSender, Hints, Holder, Modes, Release, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Capabilities, Downgraded,
+    ForceReleased, HintSender, Hints, Holder, Release, Released, Renewal, Renewed,
 };
 use uuid::Uuid;
 
@@ -89,8 +89,8 @@ impl Backend for Faulty {
         Err(Fault::Unknown.error())
     }
 
-    fn modes(&self) -> Modes {
-        self.memory.modes()
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
@@ -109,10 +109,14 @@ impl Backend for Faulty {
         self.memory.inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        holder: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
         match Fault::of(&self.releases) {
             Some(fault) => Err(fault.error()),
-            None => self.memory.force_release(key).await,
+            None => self.memory.force_release(key, holder).await,
         }
     }
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
-use tower_lock::backend::postgres::PostgresBackend;
-use tower_lock::{LockGuard, LockManager};
+use tower_lock::{LockGuard, LockManager, PostgresBackend};
 
 use super::LONG;
 use super::support::postgres_server::PostgresServer;

@@ -3,8 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use tower_lock::backend::postgres::PostgresBackend;
-use tower_lock::{ConnectError, LockManager};
+use tower_lock::{ConnectError, LockManager, PostgresBackend};
 
 use super::support::postgres_server::PostgresServer;
 use super::support::process::free_port;

@@ -6,10 +6,8 @@ use deadpool_postgres::{Manager, Pool};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::NoTls;
-use tower_lock::LockKey;
-use tower_lock::backend::Backend;
-use tower_lock::backend::conformance;
-use tower_lock::backend::postgres::PostgresBackend;
+use tower_lock::backend::{Backend, conformance};
+use tower_lock::{LockKey, PostgresBackend};
 use uuid::Uuid;
 
 use super::support::postgres_server::PostgresServer;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
-use tower_lock::backend::postgres::PostgresBackend;
-use tower_lock::{LockKeys, LockManager};
+use tower_lock::{LockKeys, LockManager, PostgresBackend};
 
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, backend};

@@ -4,9 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::LockKey;
-use tower_lock::backend::postgres::PostgresBackend;
 use tower_lock::backend::{Backend, BackendErrorKind, Released, Renewal, Renewed};
+use tower_lock::{LockKey, PostgresBackend};
 use uuid::Uuid;
 
 use super::support::postgres_server::PostgresServer;

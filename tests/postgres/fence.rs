@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_postgres::{Client, Error};
-use tower_lock::LockKey;
-use tower_lock::backend::postgres::PostgresBackend;
 use tower_lock::backend::{Backend, LeaseId, Renewal, Renewed};
+use tower_lock::{LockKey, PostgresBackend};
 
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, acquire, backend, is_busy, lease, release};
@@ -101,7 +100,7 @@ impl<'a> Holder<'a> {
             }
             "release" | "savepoint" => drop(release(backend, key, *lease).await),
             "takeover" | "expiry" => sleep(SHORT + SHORT / 2).await,
-            "force" => drop(backend.force_release(key).await.unwrap()),
+            "force" => drop(backend.force_release(key, None).await.unwrap()),
             _ => {}
         }
     }
@@ -208,7 +207,7 @@ async fn fenced_transaction_keeps_others_out() {
     sleep(2 * SHORT).await;
     for _ in 0..5 {
         assert!(is_busy(&backend, &holder.key).await);
-        backend.force_release(&holder.key).await.unwrap();
+        backend.force_release(&holder.key, None).await.unwrap();
     }
     client.batch_execute("COMMIT").await.unwrap();
     assert!(!is_busy(&backend, &holder.key).await);

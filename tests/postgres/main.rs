@@ -18,11 +18,10 @@ mod tls;
 
 use std::time::Duration;
 
-use tower_lock::LockKey;
-use tower_lock::backend::postgres::PostgresBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, LeaseId, Release, Released,
 };
+use tower_lock::{LockKey, PostgresBackend};
 use uuid::Uuid;
 
 use support::postgres_server::PostgresServer;

@@ -4,8 +4,7 @@ use std::error::Error as _;
 
 use futures_util::future::join_all;
 use tower_lock::backend::Released;
-use tower_lock::backend::postgres::PostgresBackend;
-use tower_lock::{ConnectError, LockKey, LockManager};
+use tower_lock::{ConnectError, LockKey, LockManager, PostgresBackend};
 
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, acquire, lease, release};

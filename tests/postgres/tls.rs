@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use tokio_postgres::NoTls;
 use tower_lock::backend::Backend as _;
 use tower_lock::backend::conformance;
-use tower_lock::backend::postgres::{PostgresBackend, PostgresBackendBuilder};
-use tower_lock::{ConnectError, LockKey};
+use tower_lock::backend::postgres::PostgresBackendBuilder;
+use tower_lock::{ConnectError, LockKey, PostgresBackend};
 use uuid::Uuid;
 
 use super::LONG;

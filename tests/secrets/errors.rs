@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use deadpool_redis::{Config, Runtime};
 use tower_lock::backend::Backend as _;
-use tower_lock::backend::redis::{Credentials, RedisBackend, RedisBackendBuilder};
-use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager};
+use tower_lock::backend::redis::{Credentials, RedisBackendBuilder};
+use tower_lock::{ConnectError, ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use crate::canary::{Canary, KEY, PASSWORD, USER, admit, assert_no_login, encoded, with_login};

@@ -11,19 +11,19 @@ use tower::{Layer as _, Service as _, service_fn};
 use tower_lock::backend::Backend as _;
 use tower_lock::backend::redis::{Credentials, Publish};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Fence, ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Contended, Downgraded, Fence,
+    ForceReleased, Hint, Hints, KeepRequest, LeaseId, Release, Released, ReleasedOrKept, Renewal,
+    Renewed,
 };
 use tower_lock::dashboard::{Dashboard, Operator, Veto};
-use tower_lock::keys::{BodyFirst, FromTarget};
+use tower_lock::keys::{BodyFirst, FromTarget, InvalidKey};
 use tower_lock::manager::{LostReason, ScopeAcquire, TraceKeys};
 use tower_lock::rejection::LockedRejection;
 use tower_lock::service::{BodyFirstFuture, ReadBody, Unlocked};
 use tower_lock::{
-    Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScope,
-    LockScopeLayer, LockTarget, Locked, LockedShared, Memory, OnLost, OnUnavailable, Owner, Quorum,
-    RedisBackend,
+    Held, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockScope, LockScopeLayer,
+    LockTarget, Locked, LockedShared, Memory, OnLost, OnUnavailable, Owner, PostgresBackend,
+    Quorum, RedisBackend,
 };
 use uuid::Uuid;
 
@@ -119,7 +119,7 @@ async fn in_the_engine(canary: &mut Canary, locks: &LockManager) {
     canary.error(&settings);
     let builder = LockManager::builder(Memory::new()).watchdog_timeout(Duration::ZERO);
     canary.error(&builder.build().unwrap_err());
-    canary.error(&InvalidKey::EmptyPart { index: 0 });
+    canary.error(&InvalidKey::EmptyPart(0));
     guard.release().await.unwrap();
 }
 
@@ -135,7 +135,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     let mut hints = backend.watch(&key, Uuid::new_v4());
     hints.next().await;
     canary.closed(backend);
-    canary.closed(&backend.modes());
+    canary.closed(&backend.capabilities());
     let nowhere = at("redis://127.0.0.1:1");
     canary.closed(&nowhere);
     canary.error(&nowhere.connect().await.unwrap_err());
@@ -148,7 +148,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.open(&lease);
     canary.open(&backend.inspect(&key).await.unwrap().unwrap());
     canary.open(&AcquireRequest::new(key.clone(), lease, ttl));
-    canary.open(&ContendRequest::new(key.clone(), lease, ttl, true));
+    canary.open(&AcquireRequest::new(key.clone(), lease, ttl).with_listening(true));
     canary.open(&KeepRequest::new(key.clone(), lease, ttl));
     canary.open(&Release::new(key.clone(), lease));
     canary.open(&Renewal::new(key.clone(), lease, ttl));
@@ -160,7 +160,7 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     canary.closed(&Downgraded::shared(1));
     canary.closed(&ForceReleased::NotHeld);
     canary.closed(&Credentials::new(USER, PASSWORD));
-    backend.force_release(&key).await.unwrap();
+    backend.force_release(&key, None).await.unwrap();
 
     let memory = Memory::new();
     memory

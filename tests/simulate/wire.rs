@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_lock::LockKey;
 use tower_lock::backend::Backend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, ForceReleased, Hints, Holder, KeepRequest, LeaseId, Mode, Modes, Release, Released,
-    ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Capabilities, Contended, Downgraded,
+    ForceReleased, Hints, Holder, KeepRequest, LeaseId, Mode, Release, Released, ReleasedOrKept,
+    Renewal, Renewed,
 };
 use uuid::Uuid;
 
@@ -156,8 +156,8 @@ impl Backend for Wire {
         })
     }
 
-    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
-        let ContendRequest {
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
+        let AcquireRequest {
             key,
             lease,
             ttl,
@@ -169,7 +169,7 @@ impl Backend for Wire {
         if !self.environment.plan.queue {
             let request = AcquireRequest::new(key.clone(), *lease, *ttl);
             let request = request.with_mode(*mode).with_limit(*most);
-            return Ok(self.try_acquire(&request).await?.into());
+            return Ok(Contended::of(self.try_acquire(&request).await?));
         }
         let item = Item {
             listens: *listens,
@@ -264,8 +264,8 @@ impl Backend for Wire {
         hints
     }
 
-    fn modes(&self) -> Modes {
-        Modes::EXCLUSIVE.with_shared().with_permits()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::EXCLUSIVE.with_shared().with_permits()
     }
 
     fn group(&self, key: &LockKey) -> u64 {
@@ -286,7 +286,11 @@ impl Backend for Wire {
         })
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        _: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
         let item = item(key, None, Duration::ZERO);
         Ok(match self.one(Command::Force, item).await? {
             Outcome::Released { .. } | Outcome::Transferred | Outcome::LeftToOthers => {

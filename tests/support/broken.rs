@@ -39,7 +39,11 @@ impl Backend for Broken {
         Err(self.error())
     }
 
-    async fn force_release(&self, _: &LockKey) -> Result<ForceReleased, BackendError> {
+    async fn force_release(
+        &self,
+        _: &LockKey,
+        _: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
         Err(self.error())
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-const TRAITS: [&str; 11] = [
+const TRAITS: [&str; 9] = [
     "Backend",
     "Guarded",
-    "Immediate",
     "IntoLockKeys",
     "KeyExtractor",
     "KeyPart",
@@ -13,7 +12,6 @@ const TRAITS: [&str; 11] = [
     "LockBy",
     "LockTarget",
     "Node",
-    "WithKind",
 ];
 
 /// Other names of types that are listed.

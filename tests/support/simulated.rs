@@ -9,9 +9,9 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_lock::backend::Backend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Modes, Node,
-    Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Capabilities, Contended, Downgraded,
+    Fence, ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Node, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{LockKey, LockManager, Memory};
 use uuid::Uuid;
@@ -46,7 +46,7 @@ pub(crate) struct Simulated {
     pub(crate) latency: Duration,
     /// Whether releases notify subscribers.
     pub(crate) hints: bool,
-    pub(crate) modes: Modes,
+    pub(crate) modes: Capabilities,
     wire: Arc<Mutex<Wire>>,
 }
 
@@ -72,7 +72,7 @@ impl Simulated {
             memory: Memory::new(),
             latency,
             hints: true,
-            modes: Modes::EXCLUSIVE.with_shared().with_permits(),
+            modes: Capabilities::EXCLUSIVE.with_shared().with_permits(),
             wire: Arc::default(),
         }
     }
@@ -258,7 +258,7 @@ impl Backend for Simulated {
     }
 
     /// Counts as an acquire.
-    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
         let _in_flight = self.enter(&request.key);
         let fault = self.send(Command::Acquire, &request.key, request.lease);
         self.meet(fault, self.memory.contend(request)).await
@@ -315,7 +315,7 @@ impl Backend for Simulated {
         self.meet(fault, self.memory.downgrade(lease)).await
     }
 
-    fn modes(&self) -> Modes {
+    fn capabilities(&self) -> Capabilities {
         self.modes
     }
 
@@ -338,19 +338,14 @@ impl Backend for Simulated {
         self.meet(down, self.memory.inspect(key)).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        let down = self.wire.lock().unwrap().down;
-        self.meet(down, self.memory.force_release(key)).await
-    }
-
-    async fn force_release_held_by(
+    async fn force_release(
         &self,
         key: &LockKey,
-        holder: &str,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
         let down = self.wire.lock().unwrap().down;
-        let forced = self.memory.force_release_held_by(key, holder);
-        self.meet(down, forced).await
+        self.meet(down, self.memory.force_release(key, holder))
+            .await
     }
 }
 

@@ -1,6 +1,5 @@
 //! Prints the public API that a JSON file of rustdoc describes, one item per line.
 
-use std::collections::HashSet;
 use std::env;
 use std::error::Error;
 
@@ -12,16 +11,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         .omit_auto_trait_impls(true)
         .omit_auto_derived_impls(true)
         .build()?;
-    // A lint demands `Debug` of each type, and it has one method, as `Display` has.
-    let is_debug = |item: &str| {
-        item.starts_with("impl core::fmt::Debug for ")
-            || item.ends_with("::fmt(&self, &mut core::fmt::Formatter<'_>) -> core::fmt::Result")
-    };
-    // An impl is listed at its trait and at its type, and a name at each of its paths.
-    let mut listed = HashSet::new();
-    let text = api.to_string();
-    for item in text.lines().filter(|item| !is_debug(item) && listed.insert(item.to_string())) {
-        println!("{item}");
-    }
+    print!("{api}");
     Ok(())
 }

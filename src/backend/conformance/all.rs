@@ -2,7 +2,7 @@
 
 use super::permits::{limits, waiting};
 use super::queue::{places, transfers};
-use super::{acquire, counter, downgrade, hint, holder, immediate, keep, lease, shared};
+use super::{acquire, counter, downgrade, hint, holder, keep, lease, shared};
 use crate::backend::Backend;
 
 macro_rules! functions {
@@ -53,9 +53,6 @@ functions! {
     holder::inspect_returns_holder_and_remaining_ttl(one).await;
     holder::forced_release_frees_key_of_any_lease(one, other).await;
     holder::forced_release_spares_other_holder(one, other).await;
-    immediate::immediate_commands_match_others(one, other).await;
-    immediate::immediate_lease_expires(one).await;
-    immediate::immediate_store_needs_no_runtime(one);
     places::contend_for_free_key_is_granted(one, other).await;
     transfers::release_transfers_key_to_first_waiter(one, other).await;
     transfers::transferred_key_is_reserved_for_its_waiter(one, other).await;

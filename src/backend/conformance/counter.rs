@@ -30,7 +30,7 @@ pub(super) async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B,
     let expired = grant_briefly(one, &key, first).await;
     let forced = grant_within(other, &key, second, LONG, SHORT + MARGIN).await;
     assert!(forced > expired, "{forced} after {expired}, which expired");
-    definite(one.force_release(&key).await, "force_release");
+    definite(one.force_release(&key, None).await, "force_release");
     let (_, third, _) = fixture("unused");
     let last = grant(one, &key, third, LONG).await;
     assert!(
@@ -42,6 +42,6 @@ pub(super) async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B,
 
 /// Checks that one counter stands for 1 to 256 fencing tokens.
 pub(super) fn tokens_per_counter_are_from_1_to_256<B: Backend>(backend: &B) {
-    let tokens = backend.tokens_per_counter();
+    let tokens = backend.capabilities().tokens_per_counter;
     assert!((1..=256).contains(&tokens), "{tokens} tokens per counter");
 }

@@ -32,7 +32,7 @@ pub(super) async fn forced_release_sends_hint_to_other_handle<B: Backend>(one: &
     let mut hints = other.watch(&key, Uuid::new_v4());
     hinted(&mut hints, "the subscription takes effect").await;
     grant(one, &key, holder, LONG).await;
-    definite(one.force_release(&key).await, "force_release");
+    definite(one.force_release(&key, None).await, "force_release");
     hinted(&mut hints, "the forced release").await;
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn inspect_returns_holder_and_remaining_ttl<B: Backend>(backend
     );
 }
 
-/// Checks that `force_release_held_by` releases the lease of its holder, and no later one.
+/// Checks that `force_release` of a holder releases its lease, and no later one.
 pub(super) async fn forced_release_spares_other_holder<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("force-held-by");
     let (stale, present) = (holder.to_string(), next.to_string());
@@ -60,14 +60,14 @@ pub(super) async fn forced_release_spares_other_holder<B: Backend>(one: &B, othe
 }
 
 pub(super) async fn forced<B: Backend>(backend: &B, key: &LockKey, holder: &str) -> ForceReleased {
-    let outcome = backend.force_release_held_by(key, holder).await;
-    definite(outcome, "force_release_held_by")
+    let outcome = backend.force_release(key, Some(holder)).await;
+    definite(outcome, "force_release of a holder")
 }
 
 /// Checks that `force_release` frees a key that any lease holds, and reports whether the key was held.
 pub(super) async fn forced_release_frees_key_of_any_lease<B: Backend>(one: &B, other: &B) {
     let (key, holder, next) = fixture("force");
-    let force = || other.force_release(&key);
+    let force = || other.force_release(&key, None);
     let outcome = definite(force().await, "force_release");
     assert_eq!(outcome, ForceReleased::NotHeld, "the key was free");
     grant(one, &key, holder, LONG).await;

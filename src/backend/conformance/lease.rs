@@ -107,7 +107,7 @@ pub(super) async fn batch_returns_one_result_per_item<B: Backend>(one: &B, other
         assert_eq!(definite(answer, "release"), expected, "release {index}");
     }
     for item in &items {
-        definite(one.force_release(&item.key).await, "force_release");
+        definite(one.force_release(&item.key, None).await, "force_release");
     }
 }
 

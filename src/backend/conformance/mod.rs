@@ -6,7 +6,8 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! use tower_lock::backend::{Memory, conformance};
+//! use tower_lock::backend::conformance;
+//! use tower_lock::Memory;
 //!
 //! let memory = Memory::new();
 //! let other = memory.clone();
@@ -40,13 +41,13 @@ mod counter;
 mod downgrade;
 mod hint;
 mod holder;
-mod immediate;
 mod keep;
 mod lease;
-pub mod node;
+mod node;
 mod permits;
 mod queue;
 mod shared;
 mod support;
 
 pub use all::{FUNCTIONS, all, run};
+pub use node::all_of_node;

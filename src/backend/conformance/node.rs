@@ -1,14 +1,4 @@
 //! The contract of [`Node`] in code, in addition to the contract of [`Backend`](crate::backend::Backend).
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() {
-//! use tower_lock::backend::{Memory, conformance};
-//!
-//! let memory = Memory::new();
-//! conformance::node::all(&memory, &memory.clone()).await;
-//! # }
-//! ```
 
 use std::time::Duration;
 
@@ -26,14 +16,25 @@ use crate::backend::{
     AcquireRequest, Acquired, BackendError, Fence, LeaseId, Mode, Node, Released, Renewal, Renewed,
 };
 
-/// Runs every function of this module in sequence.
+/// Runs the contract of [`Node`] in sequence, in addition to that of [`Backend`](crate::backend::Backend).
 ///
 /// `one` and `other` are two handles on one store.
 ///
 /// # Panics
 ///
-/// Panics if the store breaks a promise. The message names it.
-pub async fn all<N: Node>(one: &N, other: &N) {
+/// Panics if the node breaks a promise. The message names it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use tower_lock::Memory;
+/// use tower_lock::backend::conformance;
+///
+/// let memory = Memory::new();
+/// conformance::all_of_node(&memory, &memory.clone()).await;
+/// # }
+/// ```
+pub async fn all_of_node<N: Node>(one: &N, other: &N) {
     vote_excludes_acquire_of_other_lease(one, other).await;
     repeated_vote_under_one_lease_is_granted(one).await;
     vote_expires_after_requested_ttl(one).await;
@@ -135,7 +136,7 @@ async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
 /// Checks that the votes for shared leases exclude only those for an exclusive one, under counters that increase. A node
 /// without shared leases passes.
 async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
-    if !one.modes().shared {
+    if !one.capabilities().shared {
         return;
     }
     let (key, first, second) = fixture("vote-shared");
@@ -159,7 +160,7 @@ async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
 /// Checks that an exclusive lease that shared ones exclude keeps further ones of other managers out, until it is granted
 /// or its time is over. A node without shared leases passes.
 async fn intent_keeps_shared_votes_out<N: Node>(one: &N, other: &N) {
-    if !one.modes().shared {
+    if !one.capabilities().shared {
         return;
     }
     let (key, reader, later) = fixture("vote-intent");

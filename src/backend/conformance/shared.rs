@@ -15,7 +15,7 @@ use crate::backend::{
 
 /// Returns a fresh key, or `None` if the backend has no shared leases.
 pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
-    let modes = backend.modes();
+    let modes = backend.capabilities();
     modes.include(Mode::Shared).then(|| fresh_key(subject))
 }
 
@@ -183,7 +183,7 @@ pub(super) async fn forced_release_ends_shared_leases<B: Backend>(one: &B, other
     let (first, second, writer) = (lease(), lease(), lease());
     hold(one, &key, first, SHARED, LONG).await;
     hold(other, &key, second, SHARED, LONG).await;
-    let outcome = definite(other.force_release(&key).await, "force_release");
+    let outcome = definite(other.force_release(&key, None).await, "force_release");
     assert_eq!(outcome, ForceReleased::Released);
     for (backend, lease) in [(one, first), (other, second)] {
         let outcome = renew_shared(backend, &key, lease).await;

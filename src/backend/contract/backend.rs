@@ -1,22 +1,21 @@
 //! The commands that every lock store offers.
 
 use std::future::{Future, ready};
-use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::{
-    AcquireRequest, Acquired, BackendError, BackendErrorKind, Downgraded, ForceReleased, Holder,
-    Immediate, KeepRequest, Modes, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, BackendError, BackendErrorKind, Capabilities, Contended, Downgraded,
+    ForceReleased, Holder, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::LockKey;
-use crate::backend::{ContendRequest, Contended, Hints};
+use crate::backend::Hints;
 
 /// A store of leases.
 ///
 /// # Contract
 ///
-/// A key is free, or held under one exclusive [`LeaseId`], several shared ones or several [permits](Self::modes). Each
+/// A key is free, or held under one exclusive [`LeaseId`], several shared ones or several [permits](Self::capabilities). Each
 /// lease ends when its TTL has passed. Each command returns a definite outcome, or a [`BackendError`] that states
 /// whether the command may have taken effect. The functions in
 /// [`conformance`](conformance/index.html) (feature
@@ -25,8 +24,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 ///
 /// The engine guarantees:
 ///
-/// - The futures of commands are polled in a Tokio runtime with timers, unless the store has
-///   [`immediate`](Self::immediate) commands.
+/// - The futures of commands are polled in a Tokio runtime with timers.
 /// - A [`LeaseId`] is used for one acquire. It is not used again after a release, a loss or an error.
 /// - The future of [`try_acquire`](Self::try_acquire) or [`contend`](Self::contend) is polled until it
 ///   completes, even after its caller was cancelled. The engine then releases what it acquired. Only a
@@ -39,8 +37,7 @@ use crate::backend::{ContendRequest, Contended, Hints};
 /// - A `release` or a `leave` that *starts* after the outcome or the error of a `try_acquire` or a `contend`
 ///   does not take effect before that attempt. A backend that stops waiting for a reply must ensure this, for
 ///   instance by sending both commands on one connection.
-/// - Each command completes within a bounded time. In a store that has [`immediate`](Self::immediate) commands, none
-///   needs a runtime.
+/// - Each command completes within a bounded time.
 /// - `renew`, `release` and `leave` return one result per item, in order.
 /// - No method panics.
 ///
@@ -124,10 +121,9 @@ pub trait Backend: Send + Sync + 'static {
     /// granted, the repeat is granted again, and one release frees the key.
     fn contend(
         &self,
-        request: &ContendRequest,
+        request: &AcquireRequest,
     ) -> impl Future<Output = Result<Contended, BackendError>> + Send {
-        let request = request.to_acquire();
-        async move { Ok(self.try_acquire(&request).await?.into()) }
+        async move { Ok(Contended::of(self.try_acquire(request).await?)) }
     }
 
     /// Removes leases from the queue, and releases each key that its lease holds, after a transfer or a grant.
@@ -259,7 +255,7 @@ pub trait Backend: Send + Sync + 'static {
         Hints::channel().1
     }
 
-    /// Returns the modes that this backend supports besides exclusive leases. By default none.
+    /// Returns the modes that this backend supports besides exclusive leases, by default none, and its bounds.
     ///
     /// The engine sends no request of another mode. The rules of a shared lease, beyond those of any lease:
     ///
@@ -280,8 +276,8 @@ pub trait Backend: Send + Sync + 'static {
     /// For both:
     ///
     /// - [`release_or_keep`](Self::release_or_keep) is for exclusive leases.
-    fn modes(&self) -> Modes {
-        Modes::EXCLUSIVE
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::EXCLUSIVE
     }
 
     /// Returns the group of keys that share their delays. By default all keys are in group 0.
@@ -294,22 +290,6 @@ pub trait Backend: Send + Sync + 'static {
         0
     }
 
-    /// Returns how many fencing tokens one counter stands for, from 1 to 256. By default 256.
-    ///
-    /// One token belongs to the grant. The others belong to the holders that receive the lease by local
-    /// hand-off, without a command. A backend whose counters also serve other clients must return 1.
-    fn tokens_per_counter(&self) -> u32 {
-        256
-    }
-
-    /// Returns the longest time that one command takes on an open connection until it has an outcome or
-    /// an error. By default 500 ms.
-    ///
-    /// The engine bounds an attempt without waiting (`no_wait`) by this time.
-    fn response_timeout(&self) -> Duration {
-        Duration::from_millis(500)
-    }
-
     /// Returns the key's holder, or `None` if it is free.
     ///
     /// # Cancel safety
@@ -320,46 +300,21 @@ pub trait Backend: Send + Sync + 'static {
         key: &LockKey,
     ) -> impl Future<Output = Result<Option<Holder>, BackendError>> + Send;
 
-    /// Releases the key under any lease and notifies its subscribers. Data that is no lock of this contract is left as it
-    /// is, with an error of kind [`Conflict`](super::BackendErrorKind::Conflict).
+    /// Releases the key under any lease, or only if `holder` holds it, and notifies its subscribers. `holder` is
+    /// [`Holder::id`]. Data that is no lock of this contract is left as it is, with an error of kind
+    /// [`Conflict`](super::BackendErrorKind::Conflict).
+    ///
+    /// The comparison and the release are one step, so the next holder keeps its lease. A store that cannot compare changes
+    /// nothing for a `holder`, and returns an error of kind [`Misconfigured`](super::BackendErrorKind::Misconfigured).
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the key is free or still held. A repeat returns [`ForceReleased::NotHeld`] for a free
-    /// key. A repeat by the caller also releases a lease that was granted after the first command. A
-    /// command that the backend resends must not: it is meant for the holder of its first attempt.
+    /// If dropped, the key is free or still held. A repeat returns [`ForceReleased::NotHeld`] for a free key, and for
+    /// another holder. Without a `holder`, a repeat by the caller also releases a lease that was granted after the first
+    /// command. A command that the backend resends must not: it is meant for the holder of its first attempt.
     fn force_release(
         &self,
         key: &LockKey,
+        holder: Option<&str>,
     ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send;
-
-    /// Releases the key if `holder` holds it, and notifies its subscribers. `holder` is [`Holder::id`].
-    ///
-    /// The comparison and the release are one step, so the next holder keeps its lease. The default implementation
-    /// is for a store that cannot compare: it changes nothing and returns an error of kind
-    /// [`Misconfigured`](super::BackendErrorKind::Misconfigured).
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, the key is free or still held. A repeat returns [`ForceReleased::NotHeld`] unless `holder` still
-    /// holds the key.
-    fn force_release_held_by(
-        &self,
-        key: &LockKey,
-        holder: &str,
-    ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send {
-        let _unused = (key, holder);
-        let cause = "the lock backend cannot compare holders";
-        ready(Err(BackendError::refused(
-            BackendErrorKind::Misconfigured,
-            cause,
-        )))
-    }
-
-    /// Returns the commands that this store can complete without waiting. By default `None`.
-    ///
-    /// This is an optimization that saves tasks and boxed futures.
-    fn immediate(&self) -> Option<&dyn Immediate> {
-        None
-    }
 }

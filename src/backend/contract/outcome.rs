@@ -48,6 +48,73 @@ pub enum Renewed {
     NotHeld,
 }
 
+/// The outcome of [`Backend::contend`](super::Backend::contend).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Contended {
+    /// The key is held under the requested lease, which has left the queue.
+    #[non_exhaustive]
+    Granted {
+        /// The base of the fencing tokens, below 2^53.
+        counter: u64,
+    },
+    /// Another lease holds the key, or another waiter has the next turn.
+    #[non_exhaustive]
+    Waiting {
+        /// The time after which an attempt can succeed without a hint: the remaining TTL of the holder,
+        /// or the rest of a turn of clients outside the queue.
+        ttl: Duration,
+        /// The number of live waiters in the queue, this one included. `None` if this lease is not in
+        /// the queue: the store has none, or no room for another waiter.
+        queued: Option<u32>,
+        /// The longest time until the next attempt of a waiter in the queue that no notification reaches, also if
+        /// the request listens and the `watch` is interrupted. A store can pass over such a waiter until then.
+        /// `None` for a waiter that listens, and from a store that passes over none: the engine then attempts
+        /// after 100 ms.
+        poll_after: Option<Duration>,
+    },
+}
+
+impl Contended {
+    /// Creates a grant under `counter`.
+    #[must_use]
+    pub fn granted(counter: u64) -> Self {
+        Self::Granted { counter }
+    }
+
+    /// Creates the outcome of an attempt in a store without a queue.
+    #[must_use]
+    pub fn of(acquired: Acquired) -> Self {
+        match acquired {
+            Acquired::Granted { counter } => Self::granted(counter),
+            Acquired::Busy { ttl } => Self::waiting(ttl, None),
+        }
+    }
+
+    /// Creates the outcome of a waiter whose next attempt can succeed after `ttl`, in a queue of `queued`
+    /// waiters.
+    #[must_use]
+    pub fn waiting(ttl: Duration, queued: impl Into<Option<u32>>) -> Self {
+        let queued = queued.into();
+        Self::Waiting {
+            ttl,
+            queued,
+            poll_after: None,
+        }
+    }
+
+    /// Creates the outcome of a waiter in a queue of `queued` waiters that no notification reaches, and whose next
+    /// attempt is due within `poll_after`.
+    #[must_use]
+    pub fn polling(ttl: Duration, queued: u32, poll_after: impl Into<Option<Duration>>) -> Self {
+        Self::Waiting {
+            ttl,
+            queued: Some(queued),
+            poll_after: poll_after.into(),
+        }
+    }
+}
+
 /// The outcome of [`Backend::downgrade`](super::Backend::downgrade).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

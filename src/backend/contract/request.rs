@@ -6,20 +6,29 @@ use std::time::Duration;
 use super::{LeaseId, Mode};
 use crate::LockKey;
 
-/// The request of [`Backend::try_acquire`](super::Backend::try_acquire).
+/// The request of [`Backend::try_acquire`](super::Backend::try_acquire), and of [`contend`](super::Backend::contend), which
+/// also enters the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AcquireRequest {
     /// The key to acquire.
     pub key: LockKey,
-    /// The lease that shall hold the key.
+    /// The lease that shall hold the key, and that `contend` enters into the queue.
     pub lease: LeaseId,
     /// The duration of the lease.
     pub ttl: Duration,
-    /// How the lease shall hold the key: one of the [`modes`](super::Backend::modes) of the backend.
+    /// How the lease shall hold the key: one of the [`modes`](super::Backend::capabilities) of the backend. A lease that is in the
+    /// queue may change it, and keeps its place.
     pub mode: Mode,
     /// The most permits of the key, this one included, if the mode is [`Mode::Permit`].
     pub limit: Option<NonZeroU16>,
+    /// `true` if the process has a [`watch`](super::Backend::watch) in effect for this key and manager. Only `contend`
+    /// reads it.
+    ///
+    /// A waiter that listens is notified when the key is transferred to it. It is passed over if the
+    /// notification does not reach it. A store that cannot reach it at the `contend` replies with
+    /// `poll_after`. Any other waiter has a short time to detect the transfer by an attempt.
+    pub listens: bool,
     /// For how long an exclusive lease that shared ones exclude keeps further shared leases of other managers out, or
     /// `None` if it does not. The end of this time, or a grant, admits them again.
     ///
@@ -29,7 +38,7 @@ pub struct AcquireRequest {
 }
 
 impl AcquireRequest {
-    /// Creates a request to acquire `key` exclusively under `lease` for `ttl`.
+    /// Creates a request to acquire `key` exclusively under `lease` for `ttl`, without a `watch`.
     #[must_use]
     pub fn new(key: LockKey, lease: LeaseId, ttl: Duration) -> Self {
         Self {
@@ -38,6 +47,7 @@ impl AcquireRequest {
             ttl,
             mode: Mode::Exclusive,
             limit: None,
+            listens: false,
             intent: None,
         }
     }
@@ -53,6 +63,13 @@ impl AcquireRequest {
     #[must_use]
     pub fn with_limit(mut self, limit: Option<NonZeroU16>) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Sets whether a `watch` is in effect.
+    #[must_use]
+    pub fn with_listening(mut self, listens: bool) -> Self {
+        self.listens = listens;
         self
     }
 
@@ -131,7 +148,7 @@ pub struct KeepRequest {
     pub counters: u32,
     /// The lease that enters the queue if this one is released, or `None` if no waiter of this process is left.
     pub next: Option<LeaseId>,
-    /// `true` if `next` listens, as in [`ContendRequest::listens`](crate::backend::ContendRequest::listens).
+    /// `true` if `next` listens, as in [`AcquireRequest::listens`](crate::backend::AcquireRequest::listens).
     pub listens: bool,
 }
 

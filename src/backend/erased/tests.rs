@@ -1,5 +1,6 @@
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -85,30 +86,9 @@ impl Backend for Flawed {
     fn force_release(
         &self,
         _: &LockKey,
+        _: Option<&str>,
     ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send {
         self.call(Ok(ForceReleased::NotHeld))
-    }
-
-    fn force_release_held_by(
-        &self,
-        _: &LockKey,
-        _: &str,
-    ) -> impl Future<Output = Result<ForceReleased, BackendError>> + Send {
-        self.call(Ok(ForceReleased::NotHeld))
-    }
-
-    fn immediate(&self) -> Option<&dyn Immediate> {
-        Some(self)
-    }
-}
-
-impl Immediate for Flawed {
-    fn try_acquire(&self, _: &AcquireRequest, _: Instant) -> Result<Acquired, BackendError> {
-        panic!("called");
-    }
-
-    fn release(&self, _: &Release, _: Instant) -> Result<Released, BackendError> {
-        panic!("called");
     }
 }
 
@@ -124,8 +104,8 @@ fn acquire() -> AcquireRequest {
     AcquireRequest::new(key(), lease(), Duration::from_secs(1))
 }
 
-fn contend() -> ContendRequest {
-    ContendRequest::new(key(), lease(), Duration::from_secs(1), true)
+fn contend() -> AcquireRequest {
+    AcquireRequest::new(key(), lease(), Duration::from_secs(1)).with_listening(true)
 }
 
 fn keep() -> KeepRequest {
@@ -197,23 +177,9 @@ async fn panicking_commands_are_unknown() {
         assert!(is_unknown(&kept), "{kept:?}");
         let holder = ErasedBackend::inspect(new(), key()).await;
         assert!(is_unknown(&holder), "{holder:?}");
-        let freed = ErasedBackend::force_release(new(), key()).await;
-        assert!(is_unknown(&freed), "{freed:?}");
-        let holder = "holder".to_owned();
-        let freed = ErasedBackend::force_release_held_by(new(), key(), holder).await;
+        let freed = ErasedBackend::force_release(new(), key(), None).await;
         assert!(is_unknown(&freed), "{freed:?}");
     }
-}
-
-#[test]
-fn panicking_immediate_commands_are_unknown() {
-    let backend = Flawed::new(Flaw::PanicsWhenCalled);
-    let immediate = ErasedBackend::immediate(&*backend).expect("it has one");
-    let now = Instant::now();
-    assert!(is_unknown(&immediate.try_acquire(&acquire(), now)));
-    assert!(is_unknown(
-        &immediate.release(&Release::new(key(), lease()), now)
-    ));
 }
 
 #[tokio::test]

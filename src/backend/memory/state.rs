@@ -11,8 +11,8 @@ use crate::LockKey;
 use crate::backend::subscribers::Subscribers;
 use crate::backend::waiters::{Next, Place, Waiters};
 use crate::backend::{
-    AcquireRequest, Acquired, ContendRequest, Contended, Downgraded, KeepRequest, LeaseId, Mode,
-    Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Contended, Downgraded, KeepRequest, LeaseId, Mode, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use crate::key::KeyMap;
 
@@ -84,6 +84,7 @@ impl MemoryState {
             mode,
             limit,
             intent,
+            listens: _,
         } = request;
         let (lease, mode, limit, expires) = (*lease, *mode, *limit, now + *ttl);
         if mode == Mode::Exclusive {
@@ -144,14 +145,15 @@ impl MemoryState {
         Some(intent.or(until).map_or(Duration::ZERO, |until| until - now))
     }
 
-    pub(super) fn contend(&mut self, request: &ContendRequest, now: Instant) -> Contended {
-        let ContendRequest {
+    pub(super) fn contend(&mut self, request: &AcquireRequest, now: Instant) -> Contended {
+        let AcquireRequest {
             key,
             lease,
             ttl,
             listens,
             mode,
             limit,
+            intent: _,
         } = request;
         let (lease, mode, listens) = (*lease, *mode, *listens);
         let place = Place {

@@ -1,3 +1,5 @@
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::entry::Entry;
@@ -21,8 +23,8 @@ fn capacities(memory: &Memory, key: &LockKey) -> [usize; 3] {
 
 fn acquire(memory: &Memory, key: &LockKey, lease: LeaseId) {
     let request = AcquireRequest::new(key.clone(), lease, Duration::from_secs(60));
-    let outcome = Immediate::try_acquire(memory, &request, Instant::now());
-    assert!(matches!(outcome, Ok(Acquired::Granted { .. })));
+    let outcome = memory.acquired(&request, Instant::now());
+    assert!(matches!(outcome, Acquired::Granted { .. }));
 }
 
 fn lease(number: u64) -> LeaseId {
@@ -61,7 +63,7 @@ fn left_waiter_is_passed_over() {
     let (mut state, key, now) = (MemoryState::default(), LockKey::new("k"), Instant::now());
     let ttl = Duration::from_secs(60);
     for number in 1..=2 {
-        let request = ContendRequest::new(key.clone(), lease(number), ttl, false);
+        let request = AcquireRequest::new(key.clone(), lease(number), ttl);
         state.contend(&request, now);
     }
     let leaver = Release::new(key.clone(), lease(2));
@@ -75,7 +77,7 @@ fn reply_counts_waiters_of_key() {
     let (mut state, key, now) = (MemoryState::default(), LockKey::new("k"), Instant::now());
     assert_eq!(state.queued(&key, now), 0);
     for number in 0..3 {
-        let request = ContendRequest::new(key.clone(), lease(number), MINUTE, true);
+        let request = AcquireRequest::new(key.clone(), lease(number), MINUTE).with_listening(true);
         let reply = state.contend(&request, now);
         let queued = match reply {
             Contended::Waiting { queued, .. } => queued,
@@ -198,8 +200,8 @@ fn burst_of_watches_is_shrunk_at_release() {
         .collect();
     drop(burst);
     let release = Release::new(key.clone(), lease);
-    let outcome = Immediate::release(&memory, &release, Instant::now());
-    assert!(matches!(outcome, Ok(Released::Released)));
+    let outcome = memory.released(&release, Instant::now());
+    assert_eq!(outcome, Released::Released);
     let [subscribers, ..] = capacities(&memory, &key);
     assert!(subscribers <= 8, "{subscribers}");
     drop(live);
@@ -228,9 +230,48 @@ fn burst_of_keys_is_shrunk_afterwards() {
     drop(hints);
     for key in &keys {
         let release = Release::new(key.clone(), lease);
-        assert!(Immediate::release(&memory, &release, Instant::now()).is_ok());
+        memory.released(&release, Instant::now());
     }
     acquire(&memory, &keys[0], lease);
     let [_, leases, watchers] = capacities(&memory, &keys[0]);
     assert!(leases <= 200 && watchers <= 200, "{leases}, {watchers}");
+}
+
+#[test]
+fn commands_need_no_runtime() {
+    let (memory, key, holder) = (Memory::new(), LockKey::new("k"), lease(1));
+    let commands = async {
+        let ttl = Duration::from_secs(60);
+        let request = AcquireRequest::new(key.clone(), holder, ttl);
+        assert!(memory.try_acquire(&request).await.is_ok());
+        let request = AcquireRequest::new(key.clone(), lease(2), ttl);
+        assert!(memory.contend(&request).await.is_ok());
+        assert!(memory.inspect(&key).await.is_ok());
+        let renewed = memory
+            .renew(&[Renewal::new(key.clone(), holder, ttl)])
+            .await;
+        assert!(renewed.iter().all(Result::is_ok));
+        let request = KeepRequest::new(key.clone(), holder, ttl);
+        assert!(memory.release_or_keep(&request).await.is_ok());
+        memory.leave(&[Release::new(key.clone(), lease(2))]).await;
+        memory.release(&[Release::new(key.clone(), holder)]).await;
+        assert!(memory.force_release(&key, None).await.is_ok());
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(pin!(commands).poll(&mut context).is_ready());
+}
+
+#[test]
+fn time_before_last_command_is_accepted() {
+    let (memory, key) = (Memory::new(), LockKey::new("k"));
+    let early = Instant::now();
+    std::thread::sleep(Duration::from_millis(1));
+    acquire(&memory, &key, lease(1));
+    let request = AcquireRequest::new(key.clone(), lease(2), Duration::from_secs(60));
+    assert!(matches!(
+        memory.acquired(&request, early),
+        Acquired::Busy { .. }
+    ));
+    let release = Release::new(key, lease(1));
+    assert_eq!(memory.released(&release, early), Released::Released);
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use futures_util::future::join_all;
@@ -17,8 +16,8 @@ use super::line::Line;
 use super::listener::Listener;
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, Downgraded, ForceReleased, Hints, Holder,
-    KeepRequest, Modes, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Capabilities, Downgraded, ForceReleased,
+    Hints, Holder, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::task::{Background, with_output};
 
@@ -40,8 +39,7 @@ use crate::task::{Background, with_output};
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tower_lock::ConnectError> {
-/// use tower_lock::LockManager;
-/// use tower_lock::backend::postgres::PostgresBackend;
+/// use tower_lock::{LockManager, PostgresBackend};
 ///
 /// let backend = PostgresBackend::builder("postgres://app@localhost/shop").connect().await?;
 /// let locks = LockManager::builder(backend).build()?;
@@ -99,19 +97,6 @@ impl PostgresBackend {
     fn line(&self) -> Arc<Line> {
         Arc::clone(&self.inner.line)
     }
-
-    async fn force_release_of(
-        &self,
-        key: &LockKey,
-        holder: Option<String>,
-    ) -> Result<ForceReleased, BackendError> {
-        let (line, key) = (self.line(), key.clone());
-        let forced = run(async move { line.force_release(&key, holder.as_deref()).await });
-        Ok(match forced.await? {
-            true => ForceReleased::Released,
-            false => ForceReleased::NotHeld,
-        })
-    }
 }
 
 impl Backend for PostgresBackend {
@@ -154,12 +139,10 @@ impl Backend for PostgresBackend {
         self.inner.line.recovery.hints_of_holder()
     }
 
-    fn modes(&self) -> Modes {
-        Modes::EXCLUSIVE.with_shared()
-    }
-
-    fn response_timeout(&self) -> Duration {
-        self.inner.line.response_timeout
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::EXCLUSIVE
+            .with_shared()
+            .with_response_timeout(self.inner.line.response_timeout)
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
@@ -167,16 +150,17 @@ impl Backend for PostgresBackend {
         run(async move { line.inspect(&key).await }).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.force_release_of(key, None).await
-    }
-
-    async fn force_release_held_by(
+    async fn force_release(
         &self,
         key: &LockKey,
-        holder: &str,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
-        self.force_release_of(key, Some(holder.to_owned())).await
+        let (line, key, holder) = (self.line(), key.clone(), holder.map(str::to_owned));
+        let forced = run(async move { line.force_release(&key, holder.as_deref()).await });
+        Ok(match forced.await? {
+            true => ForceReleased::Released,
+            false => ForceReleased::NotHeld,
+        })
     }
 }
 

@@ -89,7 +89,7 @@ impl PostgresBackendBuilder {
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_lock::backend::postgres::PostgresBackend;
+    /// use tower_lock::PostgresBackend;
     ///
     /// let backend = PostgresBackend::builder("postgres://app@db.internal/shop?sslmode=require")
     ///     .ca_certificate(std::fs::read("ca.pem")?)

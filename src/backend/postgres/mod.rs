@@ -22,7 +22,7 @@
 // | `watchers` | the waiters of this process |
 // | `listener` | one task that receives notifications, or polls |
 
-mod backend;
+pub(crate) mod backend;
 mod batch;
 mod builder;
 mod commands;
@@ -33,5 +33,5 @@ mod schema;
 mod source;
 mod watchers;
 
-pub use backend::PostgresBackend;
+pub(crate) use backend::PostgresBackend;
 pub use builder::PostgresBackendBuilder;

@@ -12,8 +12,8 @@ use super::node::ErasedNode;
 use super::{acquire, ask, release};
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, ContendRequest, Contended, Downgraded,
-    ForceReleased, Hints, Holder, Mode, Modes, Release, Released, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Capabilities, Contended, Downgraded,
+    ForceReleased, Hints, Holder, Mode, Release, Released, Renewal, Renewed,
 };
 
 /// Several independent stores as one. A process holds a key if it holds it on a majority of them.
@@ -162,12 +162,12 @@ impl Backend for Quorum {
         acquire::try_acquire(&self.inner, request).await
     }
 
-    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
-        let mut acquire = request.to_acquire();
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
+        let mut acquire = request.clone();
         if request.mode == Mode::Exclusive {
             acquire = acquire.with_intent(INTENT);
         }
-        Ok(self.try_acquire(&acquire).await?.into())
+        Ok(Contended::of(self.try_acquire(&acquire).await?))
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -196,33 +196,27 @@ impl Backend for Quorum {
 
     /// Shared leases, if all nodes have them. Permits cannot be counted: with a limit of 2 on three nodes, each of three
     /// holders would have a majority.
-    fn modes(&self) -> Modes {
+    fn capabilities(&self) -> Capabilities {
         let mut nodes = self.inner.nodes.iter();
-        match nodes.all(|node| node.modes().shared) {
-            true => Modes::EXCLUSIVE.with_shared(),
-            false => Modes::EXCLUSIVE,
+        let response_timeout = self.inner.node_timeout * COMMAND_TIMEOUTS;
+        let capabilities = Capabilities::EXCLUSIVE.with_response_timeout(response_timeout);
+        match nodes.all(|node| node.capabilities().shared) {
+            true => capabilities.with_shared(),
+            false => capabilities,
         }
-    }
-
-    fn response_timeout(&self) -> Duration {
-        self.inner.node_timeout * COMMAND_TIMEOUTS
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         ask::inspect(&self.inner, key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        ask::force_release(&self.inner, |node| node.force_release(key.clone())).await
-    }
-
-    async fn force_release_held_by(
+    async fn force_release(
         &self,
         key: &LockKey,
-        holder: &str,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
         let command =
-            |node: Arc<dyn ErasedNode>| node.force_release_held_by(key.clone(), holder.to_owned());
+            |node: Arc<dyn ErasedNode>| node.force_release(key.clone(), holder.map(str::to_owned));
         ask::force_release(&self.inner, command).await
     }
 }

@@ -24,8 +24,8 @@ use crate::backend::{
 /// # async fn main() -> Result<(), tower_lock::backend::BackendError> {
 /// use std::time::Duration;
 ///
-/// use tower_lock::LockKey;
-/// use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Memory, Node};
+/// use tower_lock::{LockKey, Memory};
+/// use tower_lock::backend::{AcquireRequest, Acquired, Fence, LeaseId, Node};
 /// use uuid::Uuid;
 ///
 /// let node = Memory::new();

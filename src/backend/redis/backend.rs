@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use deadpool_redis::Pool;
 use uuid::Uuid;
@@ -14,9 +13,9 @@ use super::notify::Watcher;
 use super::topology::{Route, in_batches};
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, Fence, ForceReleased, Hints, Holder, KeepRequest, Mode, Modes, Node, Release,
-    Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Capabilities, Contended,
+    Downgraded, Fence, ForceReleased, Hints, Holder, KeepRequest, Mode, Node, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 
 /// Leases in Redis 6.2 or newer, shared with Redisson's `getLock`.
@@ -62,7 +61,7 @@ use crate::backend::{
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tower_lock::ConnectError> {
-/// use tower_lock::backend::redis::RedisBackend;
+/// use tower_lock::RedisBackend;
 ///
 /// let backend = RedisBackend::builder("redis://127.0.0.1:6379")
 ///     .prefix("shop:")
@@ -177,15 +176,14 @@ impl Backend for RedisBackend {
         outcome
     }
 
-    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
         let inner = &*self.inner;
         let key = &request.key;
         if key.as_str().is_empty() {
             return Err(empty_key());
         }
         if !inner.calls.are_queues_allowed() {
-            let request = request.to_acquire();
-            return Ok(self.try_acquire(&request).await?.into());
+            return Ok(Contended::of(self.try_acquire(request).await?));
         }
         let route = inner.topology.route(key)?;
         inner.context.saw_lease(request.ttl);
@@ -276,28 +274,25 @@ impl Backend for RedisBackend {
         hints
     }
 
-    fn modes(&self) -> Modes {
-        Modes::EXCLUSIVE.with_shared().with_permits()
+    /// All nodes have the same timeout. An acquire also waits for the acknowledgments of its replicas.
+    fn capabilities(&self) -> Capabilities {
+        let inner = &*self.inner;
+        let acknowledged = inner.min_replicas.map(|asked| asked.timeout);
+        let response_timeout = inner.context.response_timeout + acknowledged.unwrap_or_default();
+        let capabilities = Capabilities::EXCLUSIVE
+            .with_shared()
+            .with_permits()
+            .with_response_timeout(response_timeout);
+        match inner.calls.names.of_redisson {
+            // Redisson uses the next number for its next grant.
+            true => capabilities.with_tokens_per_counter(1),
+            false => capabilities,
+        }
     }
 
     fn group(&self, key: &LockKey) -> u64 {
         // Without a connection there is no other command to wait for.
         self.inner.topology.connection(key).unwrap_or(0)
-    }
-
-    fn tokens_per_counter(&self) -> u32 {
-        // Redisson uses the next number for its next grant.
-        if self.inner.calls.names.of_redisson {
-            1
-        } else {
-            256
-        }
-    }
-
-    /// All nodes have the same timeout. An acquire also waits for the acknowledgments of its replicas.
-    fn response_timeout(&self) -> Duration {
-        let acknowledged = self.inner.min_replicas.map(|asked| asked.timeout);
-        self.inner.context.response_timeout + acknowledged.unwrap_or_default()
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
@@ -306,21 +301,18 @@ impl Backend for RedisBackend {
         inner.calls.inspect(inner.calls.at(&route, key)).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        let inner = &*self.inner;
-        let route = inner.topology.route(key)?;
-        inner.calls.force_release(inner.calls.at(&route, key)).await
-    }
-
-    async fn force_release_held_by(
+    async fn force_release(
         &self,
         key: &LockKey,
-        holder: &str,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
         let inner = &*self.inner;
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
-        inner.calls.release_holder(at, holder).await
+        match holder {
+            Some(holder) => inner.calls.release_holder(at, holder).await,
+            None => inner.calls.force_release(at).await,
+        }
     }
 }
 

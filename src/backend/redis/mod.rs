@@ -22,7 +22,7 @@
 // | `topology` | the servers, and the way to the server of each key |
 // | `notify` | notifies waiters of releases |
 
-mod backend;
+pub(crate) mod backend;
 mod builder;
 mod command;
 mod connection;
@@ -31,7 +31,7 @@ mod notify;
 mod self_test;
 mod topology;
 
-pub use backend::RedisBackend;
+pub(crate) use backend::RedisBackend;
 pub use builder::RedisBackendBuilder;
 pub use connection::Credentials;
 pub use notify::Publish;

@@ -13,8 +13,7 @@ use super::connection::{Connection, Resend};
 use super::inner::Inner;
 use super::topology::{Node, Route, connect_error};
 use crate::backend::{
-    AcquireRequest, BackendError, BackendErrorKind, ContendRequest, KeepRequest, LeaseId, Release,
-    Renewal,
+    AcquireRequest, BackendError, BackendErrorKind, KeepRequest, LeaseId, Release, Renewal,
 };
 use crate::error::with_causes;
 use crate::{ConfigError, ConnectError, LockKey};
@@ -224,7 +223,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let keep = KeepRequest::new(key.clone(), lease, TRIAL_TTL);
     let releases = [&Release::new(key.clone(), lease)];
     let holder = lease.to_string();
-    let contend = ContendRequest::new(key, lease, TRIAL_TTL, false);
+    let contend = AcquireRequest::new(key, lease, TRIAL_TTL);
     // Scripts ignore a message that is denied. The calls delete no body unless one fails, and send `EVAL` only to a
     // server without the script. These permissions need a command of their own.
     let commands: Vec<_> = [calls.deletion(at), calls.undo_alone(&releases)]

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 #[cfg(feature = "axum")]
 use std::str::FromStr;
+use std::sync::Arc;
 
 use http::HeaderName;
 use http::header::HOST;
@@ -12,9 +13,11 @@ use http::request::Parts;
 
 use super::layer::LockLayer;
 use crate::LockManager;
-use crate::layer::keys::{ByExtension, ByFn, ByHeader, ByPath, ByQuery, IntoLockKeys, LockTarget};
 #[cfg(feature = "axum")]
-use crate::layer::keys::{ByPathParam, ByPathParamAs, ByPathParams};
+use crate::layer::keys::PathParam;
+use crate::layer::keys::{
+    ByFn, ByPath, ByValue, IntoLockKeys, KeyExtractor, Keyed, LockTarget, Place, of_extension,
+};
 
 impl LockLayer<ByPath> {
     /// Creates a layer with one lock per path. The key is [`LockKey::from_path`](crate::LockKey::from_path).
@@ -58,9 +61,7 @@ impl LockLayer<ByPath> {
     }
 }
 
-#[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-impl LockLayer<ByPathParam> {
+impl LockLayer<ByValue> {
     /// Creates a layer with one lock per value of a parameter of the axum route.
     ///
     /// The key is `LockKey::from_parts([name, value])` with the decoded value. Routes that use one name for a
@@ -102,14 +103,51 @@ impl LockLayer<ByPathParam> {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
     pub fn by_path_param(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(locks, ByPathParam::new(name.into()))
+        let param = PathParam::new("by_path_param", name.into());
+        Self::new(locks, ByValue::of(Place::PathParam(param)))
     }
-}
 
-#[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-impl LockLayer<ByPathParams> {
+    /// Creates a layer with one lock per parsed value of a parameter of the axum route.
+    ///
+    /// All texts that `T` parses to one value are one lock, such as `7` and `07`, or the spellings of a UUID. The key
+    /// is `LockKey::from_parts([name, &value.to_string()])`. A value that does not parse is rejected with 400.
+    /// Mistakes and unmatched requests are rejected as those of [`by_path_param`](Self::by_path_param).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `name` is one that `by_path_param` rejects.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, body::Body, http::{Request, StatusCode}, routing::post};
+    /// use tower::ServiceExt;
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let app: Router = Router::new()
+    ///     .route("/accounts/{account}/close", post(async || "closed"))
+    ///     .route_layer(LockLayer::by_path_param_as::<u64>(locks.clone(), "account").no_wait());
+    ///
+    /// let nightly_job = locks.acquire(LockKey::from_parts(["account", "7"])).await?;
+    /// let request = Request::post("/accounts/007/close").body(Body::empty())?;
+    /// assert_eq!(app.oneshot(request).await?.status(), StatusCode::CONFLICT);
+    /// # drop(nightly_job);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    pub fn by_path_param_as<T>(locks: LockManager, name: impl Into<Cow<'static, str>>) -> Self
+    where
+        T: FromStr + Display,
+    {
+        let param = PathParam::new("by_path_param_as", name.into()).parsed::<T>();
+        Self::new(locks, ByValue::of(Place::PathParam(param)))
+    }
     /// Creates a layer with one lock per combination of values of several parameters of the axum route.
     ///
     /// The key is `LockKey::from_parts([name, value, name, value, ..])`, in the order of `names`. Mistakes and
@@ -140,17 +178,30 @@ impl LockLayer<ByPathParams> {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
     pub fn by_path_params<I>(locks: LockManager, names: I) -> Self
     where
         I: IntoIterator,
         I::Item: Into<Cow<'static, str>>,
     {
-        let names = names.into_iter().map(Into::into).collect();
-        Self::new(locks, ByPathParams::new(names))
+        let mut params = Vec::<PathParam>::new();
+        for name in names {
+            let param = PathParam::new("by_path_params", name.into());
+            assert!(
+                !params.iter().any(|other| other.name() == param.name()),
+                "`LockLayer`: invalid `by_path_params`: `{}` is listed twice",
+                param.name()
+            );
+            params.push(param);
+        }
+        assert!(
+            !params.is_empty(),
+            "`LockLayer`: invalid `by_path_params`: list at least one parameter"
+        );
+        Self::new(locks, ByValue::of(Place::PathParams(params.into())))
     }
-}
 
-impl LockLayer<ByHeader> {
     /// Creates a layer with one lock per value of a header.
     ///
     /// The key is `LockKey::from_parts([name, value])`, with the name in lower case. A request is rejected with 400
@@ -174,7 +225,7 @@ impl LockLayer<ByHeader> {
         let Ok(name) = name.try_into() else {
             panic!("`LockLayer`: invalid `by_header`: not a header name");
         };
-        Self::new(locks, ByHeader::new(name))
+        Self::new(locks, ByValue::of(Place::Header(name)))
     }
 
     /// Creates a layer with one lock per host that clients name.
@@ -211,11 +262,9 @@ impl LockLayer<ByHeader> {
     /// # }
     /// ```
     pub fn by_host(locks: LockManager) -> Self {
-        Self::new(locks, ByHeader::new(HOST))
+        Self::new(locks, ByValue::of(Place::Header(HOST)))
     }
-}
 
-impl LockLayer<ByQuery> {
     /// Creates a layer with one lock per value of a query parameter, decoded as a form.
     ///
     /// The key is `LockKey::from_parts([name, value])`. A request is rejected with 400 if the parameter is missing,
@@ -237,7 +286,60 @@ impl LockLayer<ByQuery> {
             !name.is_empty(),
             "`LockLayer`: invalid `by_query`: the name of the parameter is empty"
         );
-        Self::new(locks, ByQuery::new(name))
+        Self::new(locks, ByValue::of(Place::Query(name)))
+    }
+
+    /// Sets the kind of the keys, which is their first part. Defaults to the name of the parameter or header.
+    ///
+    /// The key is `LockKey::from_parts([kind, value])`. Two layers with the same kind exclude each other for the same value,
+    /// and so do jobs and [`Locked`](crate::Locked) with the same two parts. With
+    /// [`by_path_params`](LockLayer::by_path_params), the key is `[kind, value, value, ..]`, without the names.
+    ///
+    /// It compiles after `by_path_param`, `by_path_param_as`, `by_path_params`, `by_header`, `by_host` and `by_query`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `kind` is empty.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "axum"))]
+    /// # fn main() {}
+    /// # #[cfg(feature = "axum")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, body::Body, http::{Request, StatusCode}, routing::put};
+    /// use tower::ServiceExt;
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let by_id = LockLayer::by_path_param(locks.clone(), "id").no_wait();
+    /// let app: Router = Router::new()
+    ///     .route("/orders/{id}", put(async || ()).route_layer(by_id.clone().kind("order")))
+    ///     .route("/customers/{id}", put(async || ()).route_layer(by_id.kind("customer")));
+    ///
+    /// let nightly_job = locks.acquire(LockKey::from_parts(["order", "7"])).await?;
+    /// let put = |path: &str| Request::put(path).body(Body::empty());
+    /// assert_eq!(app.clone().oneshot(put("/orders/7")?).await?.status(), StatusCode::CONFLICT);
+    /// assert_eq!(app.oneshot(put("/customers/7")?).await?.status(), StatusCode::OK);
+    /// # drop(nightly_job);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The key of a path has no kind, so this does not compile:
+    ///
+    /// ```compile_fail,E0599
+    /// use tower_lock::{LockLayer, LockManager};
+    ///
+    /// let layer = LockLayer::by_path(LockManager::in_memory()).kind("order");
+    /// ```
+    #[track_caller]
+    pub fn kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
+        let kind = kind.into();
+        assert!(!kind.is_empty(), "`LockLayer`: invalid `kind`: it is empty");
+        let keys = self.keys.extractor().clone().with_kind(kind);
+        self.keys = Arc::new(Keyed::of(keys));
+        self
     }
 }
 
@@ -263,26 +365,27 @@ impl LockLayer<()> {
     /// let layer = LockLayer::by_extension::<Tenant>(LockManager::in_memory());
     /// # drop(layer);
     /// ```
-    pub fn by_extension<T>(locks: LockManager) -> LockLayer<ByExtension<T>>
+    pub fn by_extension<T>(locks: LockManager) -> LockLayer<impl KeyExtractor>
     where
         T: LockTarget + Clone + Send + Sync + 'static,
     {
-        LockLayer::new(locks, ByExtension::new())
+        LockLayer::by_fn(locks, of_extension::<T>)
     }
 
     /// Creates a layer that locks what a closure reads from the head of the request.
     ///
     /// The closure returns a [`LockKey`](crate::LockKey), [`LockKeys`](crate::LockKeys), or an `Option` or `Result` of
-    /// one. `None` passes the request without a lock. [`InvalidKey`](crate::InvalidKey) is rejected with 400. Values
+    /// one. `None` passes the request without a lock. [`InvalidKey`](crate::keys::InvalidKey) is rejected with 400. Values
     /// that come from the request belong into [`LockKey::from_parts`](crate::LockKey::from_parts). A request over HTTP/2
     /// lacks some headers of HTTP/1.1: [`by_header`](LockLayer::by_header) lists them.
     ///
     /// ```
-    /// use tower_lock::{InvalidKey, LockKey, LockLayer, LockManager};
+    /// use tower_lock::{LockKey, LockLayer, LockManager};
+    /// use tower_lock::keys::InvalidKey;
     ///
     /// let locks = LockManager::in_memory();
     /// let by_host = LockLayer::by_fn(locks.clone(), |request| {
-    ///     let missing = || InvalidKey::Missing { what: "host".into() };
+    ///     let missing = || InvalidKey::Missing("host".into());
     ///     // Over HTTP/2, only the target has the host. `LockLayer::by_host` also unifies spellings.
     ///     let host = match request.uri.authority() {
     ///         Some(authority) => authority.as_str().as_bytes(),
@@ -292,7 +395,7 @@ impl LockLayer<()> {
     /// });
     ///
     /// let by_account = LockLayer::by_fn(locks, |request| {
-    ///     let missing = || InvalidKey::Missing { what: "header `x-account`".into() };
+    ///     let missing = || InvalidKey::Missing("header `x-account`".into());
     ///     let account = request.headers.get("x-account").ok_or_else(missing)?;
     ///     Ok(LockKey::from_parts([b"account", account.as_bytes()]))
     /// });
@@ -304,46 +407,5 @@ impl LockLayer<()> {
         R: IntoLockKeys,
     {
         LockLayer::new(locks, ByFn::new(keys))
-    }
-
-    /// Creates a layer with one lock per parsed value of a parameter of the axum route.
-    ///
-    /// All texts that `T` parses to one value are one lock, such as `7` and `07`, or the spellings of a UUID. The key
-    /// is `LockKey::from_parts([name, &value.to_string()])`. A value that does not parse is rejected with 400.
-    /// Mistakes and unmatched requests are rejected as those of [`by_path_param`](LockLayer::by_path_param).
-    ///
-    /// # Panics
-    ///
-    /// Panics if `name` is one that `by_path_param` rejects.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use axum::{Router, body::Body, http::{Request, StatusCode}, routing::post};
-    /// use tower::ServiceExt;
-    /// use tower_lock::{LockKey, LockLayer, LockManager};
-    ///
-    /// let locks = LockManager::in_memory();
-    /// let app: Router = Router::new()
-    ///     .route("/accounts/{account}/close", post(async || "closed"))
-    ///     .route_layer(LockLayer::by_path_param_as::<u64>(locks.clone(), "account").no_wait());
-    ///
-    /// let nightly_job = locks.acquire(LockKey::from_parts(["account", "7"])).await?;
-    /// let request = Request::post("/accounts/007/close").body(Body::empty())?;
-    /// assert_eq!(app.oneshot(request).await?.status(), StatusCode::CONFLICT);
-    /// # drop(nightly_job);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[cfg(feature = "axum")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-    pub fn by_path_param_as<T>(
-        locks: LockManager,
-        name: impl Into<Cow<'static, str>>,
-    ) -> LockLayer<ByPathParamAs<T>>
-    where
-        T: FromStr + Display,
-    {
-        LockLayer::new(locks, ByPathParamAs::new(name.into()))
     }
 }

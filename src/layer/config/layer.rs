@@ -119,23 +119,7 @@ pub struct LockLayer<K> {
 impl<K: KeyExtractor> LockLayer<K> {
     /// Creates a layer that locks what an extractor reads from the request.
     ///
-    /// `keys` is a [`KeyExtractor`], or a closure that names the type of its argument, `|request: &Parts|`. For a
-    /// closure without types, see [`by_fn`](LockLayer::by_fn).
-    ///
-    /// ```
-    /// use http::{HeaderValue, header::HOST, request::Parts};
-    /// use tower_lock::{InvalidKey, LockKey, LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), |request: &Parts| {
-    ///     // HTTP/1.1 has the host in a header, HTTP/2 in the target. `LockLayer::by_host` also unifies spellings.
-    ///     let header = request.headers.get(HOST).map(HeaderValue::as_bytes);
-    ///     let target = request.uri.authority().map(|host| host.as_str().as_bytes());
-    ///     let missing = || InvalidKey::Missing { what: "host".into() };
-    ///     let host = target.or(header).ok_or_else(missing)?;
-    ///     Ok(Some(LockKey::from_parts([b"host", host]).into()))
-    /// });
-    /// # drop(layer);
-    /// ```
+    /// [`KeyExtractor`] has an example. For a closure, see [`by_fn`](LockLayer::by_fn).
     pub fn new(locks: LockManager, keys: K) -> Self {
         let mut options = Options::default();
         options.passing = options.passing.counted_by(locks.shared_tally());

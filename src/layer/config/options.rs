@@ -1,6 +1,5 @@
 //! What every request through one layer has in common.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,8 +41,6 @@ type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Options {
-    /// Replaces the first part of keys.
-    pub(in crate::layer) kind: Option<Cow<'static, str>>,
     pub(in crate::layer) wait: Wait,
     pub(in crate::layer) lease: Option<Duration>,
     pub(in crate::layer) max_hold: Duration,
@@ -89,7 +86,6 @@ pub(in crate::layer) enum Wait {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            kind: None,
             wait: Wait::Default,
             lease: None,
             max_hold: Duration::from_secs(5 * 60),

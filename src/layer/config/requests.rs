@@ -1,13 +1,11 @@
 //! The settings that choose the requests to lock, their kind of key, and how many of them run at a time.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::request::Parts;
 
 use super::layer::LockLayer;
 use super::options::{Permits, Reads, assert_valid};
-use crate::layer::keys::WithKind;
 use crate::lock::valid_permits;
 
 impl<K> LockLayer<K> {
@@ -125,61 +123,6 @@ impl<K> LockLayer<K> {
     /// ```
     pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.options.skip = Some(Arc::new(skip));
-        self
-    }
-
-    /// Sets the kind of the keys, which is their first part. Defaults to the name of the parameter or header.
-    ///
-    /// The key is `LockKey::from_parts([kind, value])`. Two layers with the same kind exclude each other for the same value,
-    /// and so do jobs and [`Locked`](crate::Locked) with the same two parts. With
-    /// [`by_path_params`](LockLayer::by_path_params), the key is `[kind, value, value, ..]`, without the names.
-    ///
-    /// It compiles after `by_path_param`, `by_path_param_as`, `by_path_params`, `by_header`, `by_host` and `by_query`.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `kind` is empty.
-    ///
-    /// ```
-    /// # #[cfg(not(feature = "axum"))]
-    /// # fn main() {}
-    /// # #[cfg(feature = "axum")]
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use axum::{Router, body::Body, http::{Request, StatusCode}, routing::put};
-    /// use tower::ServiceExt;
-    /// use tower_lock::{LockKey, LockLayer, LockManager};
-    ///
-    /// let locks = LockManager::in_memory();
-    /// let by_id = LockLayer::by_path_param(locks.clone(), "id").no_wait();
-    /// let app: Router = Router::new()
-    ///     .route("/orders/{id}", put(async || ()).route_layer(by_id.clone().kind("order")))
-    ///     .route("/customers/{id}", put(async || ()).route_layer(by_id.kind("customer")));
-    ///
-    /// let nightly_job = locks.acquire(LockKey::from_parts(["order", "7"])).await?;
-    /// let put = |path: &str| Request::put(path).body(Body::empty());
-    /// assert_eq!(app.clone().oneshot(put("/orders/7")?).await?.status(), StatusCode::CONFLICT);
-    /// assert_eq!(app.oneshot(put("/customers/7")?).await?.status(), StatusCode::OK);
-    /// # drop(nightly_job);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// The key of a path has no kind, so this does not compile:
-    ///
-    /// ```compile_fail,E0277
-    /// use tower_lock::{LockLayer, LockManager};
-    ///
-    /// let layer = LockLayer::by_path(LockManager::in_memory()).kind("order");
-    /// ```
-    #[track_caller]
-    pub fn kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self
-    where
-        K: WithKind,
-    {
-        let kind = kind.into();
-        assert!(!kind.is_empty(), "`LockLayer`: invalid `kind`: it is empty");
-        self.options.kind = Some(kind);
         self
     }
 }

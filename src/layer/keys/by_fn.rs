@@ -55,7 +55,7 @@ impl<F> fmt::Debug for ByFn<F> {
 #[diagnostic::on_unimplemented(
     message = "a closure for `by_fn` cannot return `{Self}`",
     label = "not a `LockKey`, `LockKeys`, or an `Option` or `Result` of one",
-    note = "the error of a `Result` must be `tower_lock::InvalidKey`"
+    note = "the error of a `Result` must be `tower_lock::keys::InvalidKey`"
 )]
 pub trait IntoLockKeys {
     /// Returns the keys of a request; `None` passes it without a lock.

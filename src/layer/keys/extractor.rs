@@ -8,27 +8,32 @@ pub(super) type Extracted = Result<Option<LockKeys>, InvalidKey>;
 
 /// Returns the keys that a request must hold while it is served.
 ///
-/// The extractors behind the constructors of [`LockLayer`](crate::LockLayer) implement it, and so does each function
-/// of the same signature. Parts of a key that come from a request belong into
-/// [`LockKey::from_parts`](crate::LockKey::from_parts), which separates them.
+/// The extractors behind the constructors of [`LockLayer`](crate::LockLayer) implement it. Implement it for a source that
+/// has a type of its own; for any other, [`LockLayer::by_fn`](crate::LockLayer::by_fn) takes a closure. Parts
+/// of a key that come from a request belong into [`LockKey::from_parts`](crate::LockKey::from_parts), which separates them.
 ///
 /// ```
 /// use http::request::Parts;
-/// use tower_lock::{InvalidKey, LockKey, LockKeys, LockLayer, LockManager};
+/// use tower_lock::keys::{InvalidKey, KeyExtractor};
+/// use tower_lock::{LockKey, LockKeys, LockLayer, LockManager};
 ///
 /// /// One lock per tenant and path; requests without a tenant are not locked.
-/// fn tenant_and_path(request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-///     let Some(tenant) = request.headers.get("x-tenant") else {
-///         return Ok(None);
-///     };
-///     // It unifies the spellings of a path.
-///     let path = LockKey::from_path(request.uri.path());
-///     path.validate()?;
-///     let parts = ["tenant".as_bytes(), tenant.as_bytes(), path.as_str().as_bytes()];
-///     Ok(Some(LockKey::from_parts(parts).into()))
+/// struct TenantAndPath;
+///
+/// impl KeyExtractor for TenantAndPath {
+///     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
+///         let Some(tenant) = request.headers.get("x-tenant") else {
+///             return Ok(None);
+///         };
+///         // It unifies the spellings of a path.
+///         let path = LockKey::from_path(request.uri.path());
+///         path.validate()?;
+///         let parts = ["tenant".as_bytes(), tenant.as_bytes(), path.as_str().as_bytes()];
+///         Ok(Some(LockKey::from_parts(parts).into()))
+///     }
 /// }
 ///
-/// let layer = LockLayer::new(LockManager::in_memory(), tenant_and_path);
+/// let layer = LockLayer::new(LockManager::in_memory(), TenantAndPath);
 /// # drop(layer);
 /// ```
 #[diagnostic::on_unimplemented(
@@ -45,10 +50,10 @@ pub trait KeyExtractor {
     /// [`InvalidKey::NoRoute`], and with 500 for [`InvalidKey::Setup`]. The inner service does not run.
     fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey>;
 
-    /// The method that the service calls. Sources with a kind override it. So does [`ByPathParam`] because axum's
-    /// extractors need `&mut`, and a copy of all extensions costs more than the lock.
+    /// The method that the service calls. Path parameters override it: axum's extractors need `&mut`, and a copy of all
+    /// extensions costs more than the lock.
     #[doc(hidden)]
-    fn extract_in_place(&self, request: &mut Parts, _kind: Option<&str>) -> Extracted {
+    fn extract_in_place(&self, request: &mut Parts) -> Extracted {
         self.extract(request)
     }
 
@@ -56,32 +61,5 @@ pub trait KeyExtractor {
     #[doc(hidden)]
     fn parameters(&self) -> Vec<&str> {
         Vec::new()
-    }
-}
-
-impl<F> KeyExtractor for F
-where
-    F: Fn(&Parts) -> Result<Option<LockKeys>, InvalidKey>,
-{
-    fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        self(request)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-
-    #[test]
-    fn closure_with_named_type_is_extractor() {
-        let by_method = |request: &Parts| Ok(Some(request.method.as_str().into()));
-        let (request, ()) = Request::get("/")
-            .body(())
-            .expect("a valid request")
-            .into_parts();
-        let keys = by_method.extract(&request);
-        assert_eq!(keys, Ok(Some(LockKeys::from("GET"))));
     }
 }

@@ -55,19 +55,15 @@ impl<K: KeyExtractor> Keyed<K> {
         let _unused_without_axum = (locks, of_request);
     }
 
-    pub(in crate::layer) fn extract(
-        &self,
-        request: &mut Parts,
-        kind: Option<&str>,
-    ) -> Result<Option<LockKeys>, Error> {
-        let extracted = self.extractor.extract_in_place(request, kind);
+    pub(in crate::layer) fn extract(&self, request: &mut Parts) -> Result<Option<LockKeys>, Error> {
+        let extracted = self.extractor.extract_in_place(request);
         extracted.map_err(|invalid| self.failed(invalid, &request.extensions))
     }
 
     #[cold]
     fn failed(&self, invalid: InvalidKey, of_request: &Extensions) -> Error {
         let kind = match invalid {
-            InvalidKey::Setup { .. } => ErrorKind::Misconfigured,
+            InvalidKey::Setup(_) => ErrorKind::Misconfigured,
             InvalidKey::NoRoute => ErrorKind::NoRoute,
             _ => ErrorKind::InvalidKey,
         };

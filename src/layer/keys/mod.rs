@@ -4,32 +4,27 @@
 
 mod by_extension;
 mod by_fn;
-mod by_header;
-mod by_query;
+mod by_path;
+mod by_value;
 mod extractor;
-mod host;
 mod keyed;
-mod kind;
 #[cfg(feature = "axum")]
 mod lock_by;
-mod path;
 #[cfg(feature = "axum")]
 mod shared_kind;
-mod source;
 mod target;
 #[cfg(test)]
 mod tests;
 
-pub use by_extension::ByExtension;
+pub(super) use by_extension::of_extension;
 pub use by_fn::{ByFn, IntoLockKeys};
-pub use by_header::ByHeader;
-pub use by_query::ByQuery;
+pub use by_path::ByPath;
+pub use by_value::ByValue;
+#[cfg(feature = "axum")]
+pub(super) use by_value::PathParam;
+pub(super) use by_value::Place;
 pub use extractor::KeyExtractor;
 pub(super) use keyed::Keyed;
-pub use kind::WithKind;
 #[cfg(feature = "axum")]
 pub use lock_by::{FromTarget, Guarded, LockBy, Shared};
-pub use path::ByPath;
-#[cfg(feature = "axum")]
-pub use path::{ByPathParam, ByPathParamAs, ByPathParams};
 pub use target::LockTarget;

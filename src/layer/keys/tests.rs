@@ -4,11 +4,15 @@ use http::header::HOST;
 use http::request::{Builder, Parts};
 use http::{HeaderName, Request};
 
-use super::{ByExtension, ByHeader, ByQuery, KeyExtractor};
+use super::{ByFn, ByValue, KeyExtractor, Place, of_extension};
 use crate::{InvalidKey, LockKey, LockKeys};
 
 fn parts(request: Builder) -> Parts {
     request.body(()).expect("a valid request").into_parts().0
+}
+
+fn by(place: Place) -> ByValue {
+    ByValue::of(place)
 }
 
 fn one(name: &str, value: &str) -> Result<Option<LockKeys>, InvalidKey> {
@@ -18,10 +22,10 @@ fn one(name: &str, value: &str) -> Result<Option<LockKeys>, InvalidKey> {
 #[test]
 fn extension_supplies_its_keys() {
     let mut request = parts(Request::get("/"));
-    let by_key = ByExtension::<LockKey>::new();
+    let by_key = ByFn::new(of_extension::<LockKey>);
     assert!(matches!(
         by_key.extract(&request),
-        Err(InvalidKey::Setup { .. })
+        Err(InvalidKey::Setup(_))
     ));
     request.extensions.insert(LockKey::new("tenant:7"));
     assert_eq!(by_key.extract(&request), one("tenant", "7"));
@@ -29,23 +33,21 @@ fn extension_supplies_its_keys() {
 
 #[test]
 fn header_is_required_exactly_once() {
-    let extract = |request| ByHeader::new(HeaderName::from_static("x-id")).extract(&parts(request));
+    let extract =
+        |request| by(Place::Header(HeaderName::from_static("x-id"))).extract(&parts(request));
     let what = || "header `x-id`".into();
     assert_eq!(
         extract(Request::get("/").header("X-Id", "7")),
         one("x-id", "7")
     );
-    assert_eq!(
-        extract(Request::get("/")),
-        Err(InvalidKey::Missing { what: what() })
-    );
+    assert_eq!(extract(Request::get("/")), Err(InvalidKey::Missing(what())));
     assert_eq!(
         extract(Request::get("/").header("x-id", "7").header("x-id", "8")),
-        Err(InvalidKey::Ambiguous { what: what() })
+        Err(InvalidKey::Ambiguous(what()))
     );
     assert_eq!(
         extract(Request::get("/").header("x-id", "")),
-        Err(InvalidKey::EmptyValue { what: what() })
+        Err(InvalidKey::EmptyValue(what()))
     );
     let bytes = extract(Request::get("/").header("x-id", &b"\xff"[..]));
     assert_eq!(
@@ -56,34 +58,22 @@ fn header_is_required_exactly_once() {
 
 #[test]
 fn query_parameter_is_decoded_as_form() {
-    let extract = |uri: &str| ByQuery::new("id".into()).extract(&parts(Request::get(uri)));
+    let extract = |uri: &str| by(Place::Query("id".into())).extract(&parts(Request::get(uri)));
     let what = || "query parameter `id`".into();
     assert_eq!(extract("/?a=b&id=x+y%2B%41"), one("id", "x y+A"));
     assert_eq!(extract("/?%69d=7"), one("id", "7"));
     assert_eq!(extract("/?id=a=b"), one("id", "a=b"));
     assert_eq!(extract("/?id=50%"), one("id", "50%"));
-    assert_eq!(
-        extract("/?ID=7&idd=1"),
-        Err(InvalidKey::Missing { what: what() })
-    );
-    assert_eq!(extract("/"), Err(InvalidKey::Missing { what: what() }));
-    assert_eq!(
-        extract("/?id=7&i%64=7"),
-        Err(InvalidKey::Ambiguous { what: what() })
-    );
-    assert_eq!(
-        extract("/?id=%FF"),
-        Err(InvalidKey::Undecodable { what: what() })
-    );
-    assert_eq!(
-        extract("/?id="),
-        Err(InvalidKey::EmptyValue { what: what() })
-    );
+    assert_eq!(extract("/?ID=7&idd=1"), Err(InvalidKey::Missing(what())));
+    assert_eq!(extract("/"), Err(InvalidKey::Missing(what())));
+    assert_eq!(extract("/?id=7&i%64=7"), Err(InvalidKey::Ambiguous(what())));
+    assert_eq!(extract("/?id=%FF"), Err(InvalidKey::Undecodable(what())));
+    assert_eq!(extract("/?id="), Err(InvalidKey::EmptyValue(what())));
 }
 
 #[test]
 fn host_is_one_key_in_each_form_of_request() {
-    let extract = |request| ByHeader::new(HOST).extract(&parts(request));
+    let extract = |request| by(Place::Header(HOST)).extract(&parts(request));
     let form = |target: &str, host: Option<&str>| {
         let request = Request::get(target);
         match host {
@@ -113,11 +103,11 @@ fn host_is_one_key_in_each_form_of_request() {
 
 #[test]
 fn host_missing_or_doubtful_is_rejected() {
-    let extract = |request| ByHeader::new(HOST).extract(&parts(request));
+    let extract = |request| by(Place::Header(HOST)).extract(&parts(request));
     let what = || "host".into();
     let get = || Request::get("/");
-    assert_eq!(extract(get()), Err(InvalidKey::Missing { what: what() }));
-    let ambiguous = Err(InvalidKey::Ambiguous { what: what() });
+    assert_eq!(extract(get()), Err(InvalidKey::Missing(what())));
+    let ambiguous = Err(InvalidKey::Ambiguous(what()));
     let twice = get().header("host", "a").header("host", "a");
     assert_eq!(extract(twice), ambiguous);
     for (target, host) in [
@@ -130,7 +120,7 @@ fn host_missing_or_doubtful_is_rejected() {
     }
     let in_target = Request::get("http://a").header("host", "a");
     assert_eq!(extract(in_target.header("host", "a")), ambiguous);
-    let malformed = Err(InvalidKey::Malformed { what: what() });
+    let malformed = Err(InvalidKey::Malformed(what()));
     for host in [
         "a/b", "a b", "é", "::1", "[::1", "[::1]a", "a:+81", "a:65536", "a:8~",
     ] {
@@ -141,7 +131,7 @@ fn host_missing_or_doubtful_is_rejected() {
         assert_eq!(extract(Request::get(target)), malformed, "{target}");
     }
     for host in ["", ":", ":81", "."] {
-        let empty = Err(InvalidKey::EmptyValue { what: what() });
+        let empty = Err(InvalidKey::EmptyValue(what()));
         assert_eq!(extract(get().header("host", host)), empty, "{host}");
     }
 }

@@ -72,7 +72,7 @@ use crate::layer::config::{OnLost, Options, Wait};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct LockScopeLayer {
     settings: Options,
@@ -82,9 +82,7 @@ impl LockScopeLayer {
     /// Creates a layer with the manager's wait, renewed leases, a longest hold of 5 minutes, status 409 and
     /// [`OnLost::Abort`].
     pub fn new() -> Self {
-        Self {
-            settings: Options::default(),
-        }
+        Self::default()
     }
 
     /// Sets how long `Locked` waits before the request is rejected with 409. Defaults to the manager's wait,
@@ -174,12 +172,6 @@ impl LockScopeLayer {
     {
         self.settings.set_on_reject(on_reject);
         self
-    }
-}
-
-impl Default for LockScopeLayer {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -101,7 +101,7 @@ impl Watch {
         if !self.aborts {
             return false;
         }
-        let new = new.into_iter().map(|held| Box::pin(held.lost()));
+        let new = new.into_iter().map(|held| Box::pin(held.loss()));
         self.losses.extend(new);
         let mut losses = self.losses.iter_mut();
         losses.any(|lost| lost.as_mut().poll(cx).is_ready())

@@ -87,7 +87,7 @@ impl Acquire {
             }
             None => (Mode::Shared, self.keys.mode(0), None),
         };
-        if !self.engine.backend.modes().include(asked) {
+        if !self.engine.capabilities.include(asked) {
             return Err(Error::new(ErrorKind::Unsupported));
         }
         if asked == Mode::Permit {
@@ -124,7 +124,9 @@ impl Acquire {
             is_owner_fresh: self.owner.is_none(),
             terms,
             deadline: match self.wait {
-                Wait::Never => Deadline::OneAttempt(now + self.engine.response_timeout + SLACK),
+                Wait::Never => {
+                    Deadline::OneAttempt(now + self.engine.capabilities.response_timeout + SLACK)
+                }
                 Wait::For(wait) => Deadline::At(now + wait),
                 Wait::Forever => Deadline::Endless,
             },

@@ -102,7 +102,7 @@ impl Hold {
                 none.insert(engine.downgrade(self.held.grants.as_slice(), self.id)?)
             }
         };
-        let outcome = downgrade.finish(self.held.lost()).await;
+        let outcome = downgrade.finish(self.held.loss()).await;
         *begun = None;
         outcome
     }

@@ -57,7 +57,7 @@ impl LockManager {
             Some(owner) => force_here(engine, &key, owner).await,
             None => {
                 let backend = Arc::clone(&engine.backend);
-                let command = backend.force_release_held_by(key, owner.to_owned());
+                let command = backend.force_release(key, Some(owner.to_owned()));
                 engine.run(command).await.map_err(Error::of_backend)
             }
         };

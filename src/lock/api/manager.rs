@@ -144,7 +144,7 @@ impl LockManager {
         let seen = engine.event(&key, |lane, _| lane.lease_number());
         let seen_permits = engine.permits_of(&key);
         let backend = Arc::clone(&engine.backend);
-        let outcome = engine.run(backend.force_release(key.clone())).await;
+        let outcome = engine.run(backend.force_release(key.clone(), None)).await;
         engine.tally.force_released(match &outcome {
             Ok(ForceReleased::Released) => Forced::Released,
             Ok(_) => Forced::NotHeld,
@@ -255,7 +255,7 @@ impl LockManager {
         // A home that has ended moves here, or leaves what it has to expire.
         let _has_ended = engine.require_home();
         let (clock, begun) = (engine.home.clock, engine.now());
-        let served = grace - engine.response_timeout.min(grace / 10);
+        let served = grace - engine.capabilities.response_timeout.min(grace / 10);
         by(clock, begun + served, begun, engine.lanes.unused()).await;
         engine.close(Shutdown::Rejecting);
         let until = begun + grace;

@@ -192,7 +192,11 @@ impl Held {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn lost(&self) -> Lost {
+    pub fn lost(&self) -> impl Future<Output = ()> + fmt::Debug + Send + Sync + use<> {
+        self.loss()
+    }
+
+    pub(crate) fn loss(&self) -> Lost {
         Lost::new(self.grants.clone())
     }
 

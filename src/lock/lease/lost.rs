@@ -107,7 +107,7 @@ pin_project! {
     /// If dropped, a new future can be created later without missing a loss.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
-    pub struct Lost {
+    pub(crate) struct Lost {
         grants: Grants,
         // The ids of the registered wakers, one per grant.
         ids: SmallVec<[Option<u64>; 1]>,

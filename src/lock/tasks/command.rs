@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{
-    AcquireRequest, BackendErrorKind, ContendRequest, Contended, Immediate as _, LeaseId,
-};
+use crate::backend::{AcquireRequest, BackendErrorKind, Contended, LeaseId};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::lane::Seen;
@@ -41,9 +39,7 @@ pub(in crate::lock) async fn contend(
     listens: bool,
 ) -> Replied {
     let id = engine.lease_id(lease);
-    let request = ContendRequest::new(key.clone(), id, terms.ttl.get(), listens)
-        .with_mode(terms.mode)
-        .with_limit(terms.limit);
+    let request = request(key, id, terms).with_listening(listens);
     let sent_at = engine.now();
     let outcome = Arc::clone(&engine.backend).contend(request).await;
     Replied {
@@ -65,13 +61,13 @@ pub(in crate::lock) fn attempt_now(
     now: Moment,
 ) -> Option<Replied> {
     let immediate = engine.backend.immediate()?;
-    let outcome = immediate.try_acquire(&request(key, lease, terms), now.into());
+    let acquired = immediate.try_acquire(request(key, lease, terms), now.into());
     Some(Replied {
         lease: LeaseNumber::of(lease),
         terms,
         sent_at: now,
         now,
-        outcome: outcome.map(Contended::from),
+        outcome: Ok(Contended::of(acquired)),
     })
 }
 
@@ -90,7 +86,7 @@ pub(in crate::lock) fn judge(
     let unresolved = Some((number, terms.ttl));
     match outcome {
         Ok(Contended::Granted { counter }) => {
-            let per_counter = engine.backend.tokens_per_counter();
+            let per_counter = engine.capabilities.tokens_per_counter;
             let granted = Lease::new(number, counter, per_counter, terms, sent_at);
             if now < granted.valid_until() {
                 return (Outcome::Granted(granted), None);

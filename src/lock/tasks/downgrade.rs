@@ -50,7 +50,7 @@ impl Engine {
         grants: &[Arc<Grant>],
         hold: HoldId,
     ) -> Result<Downgrade, Error> {
-        if !self.backend.modes().include(Mode::Shared) {
+        if !self.capabilities.include(Mode::Shared) {
             return Err(Error::new(ErrorKind::Unsupported));
         }
         self.require_home()?;

@@ -38,7 +38,7 @@ pub(in crate::lock) fn replied(
         terms: claim.terms,
         sent_at: attempt.sent_at,
         now,
-        outcome: outcome.map(Contended::from),
+        outcome: outcome.map(Contended::of),
     };
     let (outcome, unresolved) = judge(engine, replied);
     if let Some((lease, ttl)) = unresolved {

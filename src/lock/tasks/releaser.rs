@@ -76,7 +76,7 @@ impl Engine {
 /// command to the caller instead.
 fn return_now(
     engine: &Engine,
-    backend: &impl Immediate,
+    backend: &Immediate<'_>,
     key: &LockKey,
     lane: &mut Lane,
     now: Moment,
@@ -88,7 +88,7 @@ fn return_now(
     match order {
         Order::Release(outgoing) => {
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
-            let outcome = backend.release(&release, now.into());
+            let outcome = Ok(backend.release(release, now.into()));
             count(engine, &outcome);
             settle(outgoing, lane, outcome, now, effects);
             None

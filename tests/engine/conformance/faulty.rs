@@ -7,14 +7,12 @@ mod shared;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tower_lock::LockKey;
-use tower_lock::backend::Backend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, ContendRequest, Contended, Downgraded, ForceReleased,
-    Hints, Holder, Immediate, KeepRequest, Memory, Mode, Modes, Release, Released, ReleasedOrKept,
-    Renewal, Renewed, conformance,
+    AcquireRequest, Acquired, Backend, BackendError, Capabilities, Contended, Downgraded,
+    ForceReleased, Hints, Holder, KeepRequest, Mode, Release, Released, ReleasedOrKept, Renewal,
+    Renewed, conformance,
 };
+use tower_lock::{LockKey, Memory};
 use uuid::Uuid;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,12 +23,6 @@ enum Fault {
     KeepCuts,
     /// A lease that is kept has one counter, whatever was requested.
     KeepsOneCounter,
-    /// The immediate commands have leases of their own.
-    ImmediateApart,
-    /// An immediate lease does not expire in time.
-    ImmediateLasts,
-    /// A command waits for a timer of the runtime.
-    Timer,
     /// A transferred key can be acquired under any lease.
     TransferOpen,
     /// A transferred lease lasts three times as long as another waiter may have to wait for it.
@@ -81,23 +73,13 @@ use Fault::*;
 #[derive(Clone)]
 struct Faulty {
     memory: Memory,
-    /// The store of the immediate commands.
-    apart: Memory,
     fault: Fault,
 }
 
 impl Faulty {
     fn new(fault: Fault) -> Self {
         let memory = Memory::new();
-        let apart = match fault {
-            ImmediateApart => Memory::new(),
-            _ => memory.clone(),
-        };
-        Self {
-            memory,
-            apart,
-            fault,
-        }
+        Self { memory, fault }
     }
 
     /// Runs a function of the suite, which must detect the fault.
@@ -157,9 +139,6 @@ impl Faulty {
 
 impl Backend for Faulty {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
-        if self.has(Timer) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
         let limited = request.clone().with_limit(self.limit(request.limit));
         match Backend::try_acquire(&self.memory, &limited).await? {
             // A transferred lease is short until it is confirmed.
@@ -177,8 +156,8 @@ impl Backend for Faulty {
         }
     }
 
-    async fn contend(&self, request: &ContendRequest) -> Result<Contended, BackendError> {
-        let ContendRequest {
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
+        let AcquireRequest {
             key,
             lease,
             ttl,
@@ -188,10 +167,13 @@ impl Backend for Faulty {
         } = request;
         if self.has(Overtaking) && self.memory.inspect(key).await?.is_none() {
             let request = AcquireRequest::new(key.clone(), *lease, *ttl);
-            return Ok(Backend::try_acquire(&self.memory, &request).await?.into());
+            return Ok(Contended::of(
+                Backend::try_acquire(&self.memory, &request).await?,
+            ));
         }
         let listens = request.listens || self.has(PollersLast);
-        let request = ContendRequest::new(key.clone(), *lease, *ttl, listens)
+        let request = AcquireRequest::new(key.clone(), *lease, *ttl)
+            .with_listening(listens)
             .with_mode(*mode)
             .with_limit(*limit);
         match self.memory.contend(&request).await? {
@@ -263,59 +245,29 @@ impl Backend for Faulty {
         self.memory.watch(key, manager)
     }
 
-    fn tokens_per_counter(&self) -> u32 {
-        match self.fault {
-            NoTokens => 0,
-            _ => self.memory.tokens_per_counter(),
-        }
-    }
-
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         self.memory.inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.memory.force_release(key).await
-    }
-
-    async fn force_release_held_by(
+    async fn force_release(
         &self,
         key: &LockKey,
-        holder: &str,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
-        match self.memory.force_release_held_by(key, holder).await? {
+        match self.memory.force_release(key, holder).await? {
             ForceReleased::Released if self.has(ForceEndsAll) => {
-                self.memory.force_release(key).await?;
+                self.memory.force_release(key, None).await?;
                 Ok(ForceReleased::Released)
             }
             outcome => Ok(outcome),
         }
     }
 
-    fn modes(&self) -> Modes {
-        self.memory.modes()
-    }
-
-    fn immediate(&self) -> Option<&dyn Immediate> {
-        Some(self)
-    }
-}
-
-impl Immediate for Faulty {
-    fn try_acquire(
-        &self,
-        request: &AcquireRequest,
-        now: Instant,
-    ) -> Result<Acquired, BackendError> {
-        let mut request = request.clone();
-        if self.has(ImmediateLasts) {
-            request.ttl *= 100;
+    fn capabilities(&self) -> Capabilities {
+        match self.fault {
+            NoTokens => self.memory.capabilities().with_tokens_per_counter(0),
+            _ => self.memory.capabilities(),
         }
-        Immediate::try_acquire(&self.apart, &request, now)
-    }
-
-    fn release(&self, lease: &Release, now: Instant) -> Result<Released, BackendError> {
-        Immediate::release(&self.apart, lease, now)
     }
 }
 
@@ -340,30 +292,6 @@ async fn keep_with_shorter_lease_is_detected() {
 async fn keep_with_fewer_counters_is_detected() {
     Faulty::new(KeepsOneCounter)
         .runs("release_or_keep_without_watch_keeps_or_frees")
-        .await;
-}
-
-#[tokio::test(start_paused = true)]
-#[should_panic(expected = "is held and was granted")]
-async fn immediate_commands_apart_are_detected() {
-    Faulty::new(ImmediateApart)
-        .runs("immediate_commands_match_others")
-        .await;
-}
-
-#[tokio::test(start_paused = true)]
-#[should_panic(expected = "is busy for")]
-async fn immediate_lease_without_expiry_is_detected() {
-    Faulty::new(ImmediateLasts)
-        .runs("immediate_lease_expires")
-        .await;
-}
-
-#[tokio::test(start_paused = true)]
-#[should_panic(expected = "there is no reactor running")]
-async fn timer_of_immediate_store_is_detected() {
-    Faulty::new(Timer)
-        .runs("immediate_store_needs_no_runtime")
         .await;
 }
 

@@ -84,11 +84,11 @@ async fn inspect_and_force_release_need_majority() {
         fail(world.majority(), fault);
         let start = Instant::now();
         assert!(quorum.inspect(&key).await.is_err(), "{fault:?}");
-        assert!(quorum.force_release(&key).await.is_err(), "{fault:?}");
+        assert!(quorum.force_release(&key, None).await.is_err(), "{fault:?}");
         assert!(start.elapsed() <= 2 * NODE_TIMEOUT + MS, "{fault:?}");
         fail(world.majority(), None);
         fail(world.minority(), fault);
-        quorum.force_release(&key).await.unwrap();
+        quorum.force_release(&key, None).await.unwrap();
         assert_eq!(quorum.inspect(&key).await.unwrap(), None, "{fault:?}");
     }
 }
@@ -103,7 +103,7 @@ async fn forced_release_of_lease_on_minority_is_not_held() {
     let granted = AcquireRequest::new(key.clone(), next, LEASE);
     quorum.try_acquire(&granted).await.unwrap();
     let (quorum, key) = (&quorum, &key);
-    let outcome = |holder: String| async move { quorum.force_release_held_by(key, &holder).await };
+    let outcome = |holder: String| async move { quorum.force_release(key, Some(&holder)).await };
     let (stale, next) = (stale.to_string(), next.to_string());
     assert_eq!(outcome(stale).await.unwrap(), ForceReleased::NotHeld);
     assert_eq!(

@@ -98,7 +98,7 @@ async fn hung_node_delays_commands_by_at_most_node_timeout() {
     world.sites[1]
         .wire()
         .memory
-        .force_release(&shaky)
+        .force_release(&shaky, None)
         .await
         .unwrap();
     world.sites[0].fail(Fault::Hung);
@@ -171,7 +171,10 @@ async fn slow_node_receives_grants_and_releases() {
     sleep(3 * LEASE).await;
     assert!(guard.is_held());
     assert!(world.sites[2].holds("a").await, "its renewals were dropped");
-    quorum.force_release(&LockKey::new("a")).await.unwrap();
+    quorum
+        .force_release(&LockKey::new("a"), None)
+        .await
+        .unwrap();
     sleep(50 * MS).await;
     assert!(!world.sites[2].holds("a").await, "not forced");
 }
@@ -179,7 +182,10 @@ async fn slow_node_receives_grants_and_releases() {
 #[tokio::test]
 async fn response_timeout_is_four_node_timeouts() {
     let world = Nodes::new(3);
-    assert_eq!(world.quorum().response_timeout(), 4 * NODE_TIMEOUT);
+    assert_eq!(
+        world.quorum().capabilities().response_timeout,
+        4 * NODE_TIMEOUT
+    );
 }
 
 /// A partial grant is released, even if the first release fails.

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::Backend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Fence, ForceReleased, LeaseId, Mode, Modes, Node as _, Release,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Capabilities, Fence, ForceReleased, LeaseId, Mode, Node as _,
+    Release, Renewal, Renewed,
 };
 use tower_lock::manager::LostReason;
 use tower_lock::{ErrorKind, LockKey, LockManager, Memory, Quorum};
@@ -129,7 +129,7 @@ async fn reader_without_majority_is_lost_alone() {
     let kept = there.acquire("a").shared().await.unwrap();
     for site in world.majority() {
         let memory = site.wire().memory;
-        let ended = memory.force_release_held_by(&key(), &holder.id).await;
+        let ended = memory.force_release(&key(), Some(&holder.id)).await;
         assert_eq!(ended.unwrap(), ForceReleased::Released);
     }
     timeout(LEASE / 2, lost.lost()).await.unwrap();
@@ -158,12 +158,12 @@ async fn inspect_reports_shared_holders_of_majority() {
     let holder = quorum.inspect(&key()).await.unwrap().unwrap();
     assert_eq!((holder.mode, holder.leases), (Mode::Shared, 3));
     let (key, holder) = (key(), leases[0].to_string());
-    let ended = quorum.force_release_held_by(&key, &holder).await.unwrap();
+    let ended = quorum.force_release(&key, Some(&holder)).await.unwrap();
     assert_eq!(ended, ForceReleased::Released);
     sleep(SECOND).await;
     let holder = quorum.inspect(&key).await.unwrap().unwrap();
     assert_eq!((holder.mode, holder.leases), (Mode::Shared, 2));
-    let ended = quorum.force_release(&key).await.unwrap();
+    let ended = quorum.force_release(&key, None).await.unwrap();
     assert_eq!(ended, ForceReleased::Released);
     world.nothing_is_left_within(SECOND, "a", "forced").await;
     // Exclusive leases of three attempts are no holder.
@@ -272,7 +272,7 @@ async fn exclusive_attempt_without_wait_delays_no_reader() {
 async fn quorum_shares_only_if_all_nodes_do() {
     let nodes = Quorum::builder().node(Memory::new()).node(Memory::new());
     let mut exclusive = Simulated::new(MS);
-    exclusive.modes = Modes::EXCLUSIVE;
+    exclusive.modes = Capabilities::EXCLUSIVE;
     let quorum = nodes.node(exclusive).build().unwrap();
     let locks = LockManager::builder(quorum).build().unwrap();
     let error = locks.acquire("a").shared().await.unwrap_err();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::Backend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, BackendError, Downgraded, Fence, ForceReleased, Hints, Holder,
-    KeepRequest, LeaseId, Modes, Node, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal,
+    AcquireRequest, Acquired, BackendError, Capabilities, Downgraded, Fence, ForceReleased, Hints,
+    Holder, KeepRequest, LeaseId, Node, QuorumBuilder, Release, Released, ReleasedOrKept, Renewal,
     Renewed,
 };
 use tower_lock::{LockKey, LockManager, Quorum};
@@ -87,24 +87,20 @@ impl Backend for Site {
         self.wire().watch(key, manager)
     }
 
-    fn modes(&self) -> Modes {
-        Modes::EXCLUSIVE.with_shared()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::EXCLUSIVE.with_shared()
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         self.wire().inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.wire().force_release(key).await
-    }
-
-    async fn force_release_held_by(
+    async fn force_release(
         &self,
         key: &LockKey,
-        holder: &str,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
-        self.wire().force_release_held_by(key, holder).await
+        self.wire().force_release(key, holder).await
     }
 }
 

@@ -52,8 +52,12 @@ impl Backend for Blocking {
         self.memory.inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.memory.force_release(key).await
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        holder: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
+        self.memory.force_release(key, holder).await
     }
 }
 

@@ -198,7 +198,7 @@ async fn release_after_rejected_keep_is_lost() {
     let _mine = tokio::spawn(locks.acquire("k").into_future());
     sleep(200 * MS).await;
     wire.fail_next(Command::ReleaseOrKeep, Fault::Refused);
-    wire.memory.force_release(&"k".into()).await.unwrap();
+    wire.memory.force_release(&"k".into(), None).await.unwrap();
     let error = guard.release().await.unwrap_err();
     assert!(error.is_lost(), "{error:?}");
     assert_eq!(wire.sent(Command::ReleaseOrKeep), 1);
@@ -213,7 +213,7 @@ async fn counters_of_10000_busy_keys_stay_behind_clock() {
     let locks = manager_on(&wire);
     let counter = async || {
         let guard = locks.acquire("counter").await.unwrap();
-        guard.fencing_token().get() / i64::from(wire.tokens_per_counter())
+        guard.fencing_token().get() / i64::from(wire.capabilities().tokens_per_counter)
     };
     let (before, start) = (counter().await, Instant::now());
     let end = start + 600 * MS;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use deadpool_postgres::{Manager, Pool};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::NoTls;
-use tower_lock::backend::postgres::PostgresBackend;
+use tower_lock::PostgresBackend;
 
 use super::Row;
 use crate::fenced::Fenced;

@@ -9,18 +9,16 @@ use http_body::Body;
 use http_body_util::Full;
 use static_assertions::assert_impl_all;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_lock::keys::ByHeader;
+use tower_lock::keys::{ByValue, InvalidKey};
 use tower_lock::service::{LockBody, LockService, ResponseFuture};
-use tower_lock::{
-    InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockTarget,
-};
+use tower_lock::{LockKey, LockKeys, LockLayer, LockManager, LockRejection, LockTarget};
 
 use super::support::{Handler, show_held, text};
 use crate::served::{Gate, Stream, assert_waits, is_locked, post};
 
-assert_impl_all!(LockLayer<ByHeader>: Clone, Send, Sync, std::fmt::Debug);
+assert_impl_all!(LockLayer<ByValue>: Clone, Send, Sync, std::fmt::Debug);
 
-assert_impl_all!(LockService<Handler, ByHeader>: Clone, Send, Sync, std::fmt::Debug);
+assert_impl_all!(LockService<Handler, ByValue>: Clone, Send, Sync, std::fmt::Debug);
 
 assert_impl_all!(LockBody<Full<Bytes>>: Send, Unpin, std::fmt::Debug);
 
@@ -82,10 +80,8 @@ async fn requests_with_different_keys_run_concurrently() {
 
 #[tokio::test]
 async fn request_without_key_passes_unlocked() {
-    let service = LockLayer::new(LockManager::in_memory(), |_: &http::request::Parts| {
-        Ok(None)
-    })
-    .layer(service_fn(show_held));
+    let service = LockLayer::by_fn(LockManager::in_memory(), |_| None::<LockKey>)
+        .layer(service_fn(show_held));
     let response = service.oneshot(post("/a")).await.unwrap();
     assert_eq!(text(response).await, "unlocked");
 }
@@ -170,8 +166,8 @@ async fn each_constructor_locks_its_own_key() {
     let by_header = LockLayer::by_header(locks(), "X-Id").layer(inner());
     let by_query = LockLayer::by_query(locks(), "account").layer(inner());
     let by_extension = LockLayer::by_extension::<Tenant>(locks()).layer(inner());
-    let by_closure = LockLayer::new(locks(), |request: &http::request::Parts| {
-        Ok(Some(LockKeys::from([request.method.as_str(), "all"])))
+    let by_closure = LockLayer::by_fn(locks(), |request| {
+        LockKeys::from([request.method.as_str(), "all"])
     })
     .layer(inner());
     let answer = |response: Result<Response<_>, _>| text(response.unwrap());
@@ -193,10 +189,8 @@ async fn each_constructor_locks_its_own_key() {
 
 #[tokio::test]
 async fn invalid_key_does_not_reach_inner_service() {
-    let service = LockLayer::new(LockManager::in_memory(), |_: &http::request::Parts| {
-        Err(InvalidKey::Missing {
-            what: "thing".into(),
-        })
+    let service = LockLayer::by_fn(LockManager::in_memory(), |_| {
+        Err::<LockKey, _>(InvalidKey::Missing("thing".into()))
     })
     .layer(service_fn(|_: Request<String>| async {
         panic!("called without a lock");

@@ -14,9 +14,9 @@ use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use serde::Deserialize;
 use tower_lock::backend::Mode;
-use tower_lock::keys::KeyExtractor;
+use tower_lock::keys::{InvalidKey, KeyExtractor};
 use tower_lock::{
-    Held, InvalidKey, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
+    Held, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
 };
 
 /// The kinds of layers.
@@ -278,9 +278,7 @@ fn by_function(locks: LockManager) -> LockLayer<impl KeyExtractor> {
         if request.method == Method::DELETE {
             return Ok(None);
         }
-        let missing = || InvalidKey::Missing {
-            what: "header `x-id`".into(),
-        };
+        let missing = || InvalidKey::Missing("header `x-id`".into());
         let id = request.headers.get("x-id").ok_or_else(missing)?;
         Ok(Some(named("x-id", id.as_bytes())))
     })

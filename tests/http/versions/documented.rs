@@ -9,14 +9,13 @@ use axum::body::Body;
 use axum::extract::Path;
 use axum::routing::put;
 use axum::{Extension, Json, Router};
-use http::header::HOST;
 use http::request::Parts;
-use http::{HeaderValue, Request, StatusCode};
+use http::{Request, StatusCode};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use serde::Deserialize;
+use tower_lock::keys::{InvalidKey, KeyExtractor};
 use tower_lock::{
-    Held, InvalidKey, LockBy, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer,
-    LockTarget, Locked,
+    Held, LockBy, LockKey, LockKeys, LockLayer, LockManager, LockScopeLayer, LockTarget, Locked,
 };
 
 use super::{VERSIONS, send, serve};
@@ -75,14 +74,6 @@ macro_rules! target {
     };
 }
 
-/// A function, also as text.
-macro_rules! function {
-    ($code:ident, $function:item) => {
-        const $code: &str = stringify!($function);
-        $function
-    };
-}
-
 /// A method, also as text.
 macro_rules! keys_of {
     ($code:ident, impl $trait:ty, $type:ty { $($method:tt)* }) => {
@@ -113,16 +104,20 @@ impl LockTarget for Tenant {
     }
 }
 
-function! {
+struct TenantAndPath;
+
+keys_of! {
     TENANT_AND_PATH,
-    fn tenant_and_path(request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
-        let Some(tenant) = request.headers.get("x-tenant") else {
-            return Ok(None);
-        };
-        let path = LockKey::from_path(request.uri.path());
-        path.validate()?;
-        let parts = ["tenant".as_bytes(), tenant.as_bytes(), path.as_str().as_bytes()];
-        Ok(Some(LockKey::from_parts(parts).into()))
+    impl KeyExtractor, TenantAndPath {
+        fn extract(&self, request: &Parts) -> Result<Option<LockKeys>, InvalidKey> {
+            let Some(tenant) = request.headers.get("x-tenant") else {
+                return Ok(None);
+            };
+            let path = LockKey::from_path(request.uri.path());
+            path.validate()?;
+            let parts = ["tenant".as_bytes(), tenant.as_bytes(), path.as_str().as_bytes()];
+            Ok(Some(LockKey::from_parts(parts).into()))
+        }
     }
 }
 
@@ -141,16 +136,9 @@ fn examples() -> Vec<Example> {
         layer!("/", by_host()),
         layer!("/", by_query("account")),
         layer!("/", by_extension::<Tenant>()),
-        layer!("/orders/42", new(tenant_and_path)),
-        layer!("/", new(|request: &Parts| {
-            let header = request.headers.get(HOST).map(HeaderValue::as_bytes);
-            let target = request.uri.authority().map(|host| host.as_str().as_bytes());
-            let missing = || InvalidKey::Missing { what: "host".into() };
-            let host = target.or(header).ok_or_else(missing)?;
-            Ok(Some(LockKey::from_parts([b"host", host]).into()))
-        })),
+        layer!("/orders/42", new(TenantAndPath)),
         layer!("/", by_fn(|request| {
-            let missing = || InvalidKey::Missing { what: "host".into() };
+            let missing = || InvalidKey::Missing("host".into());
             let host = match request.uri.authority() {
                 Some(authority) => authority.as_str().as_bytes(),
                 None => request.headers.get("host").ok_or_else(missing)?.as_bytes(),
@@ -158,7 +146,7 @@ fn examples() -> Vec<Example> {
             Ok(LockKey::from_parts([b"host", host]))
         })),
         layer!("/", by_fn(|request| {
-            let missing = || InvalidKey::Missing { what: "header `x-account`".into() };
+            let missing = || InvalidKey::Missing("header `x-account`".into());
             let account = request.headers.get("x-account").ok_or_else(missing)?;
             Ok(LockKey::from_parts([b"account", account.as_bytes()]))
         })),

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
-use tower_lock::LockKey;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, Hints, LeaseId, Release, Released, Renewal,
     Renewed,
 };
+use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::redis_server::RedisServer;

@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use deadpool_redis::{Config, Pool, Runtime};
-use tower_lock::Quorum;
 use tower_lock::backend::conformance;
-use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::redis::RedisBackendBuilder;
+use tower_lock::{Quorum, RedisBackend};
 
 use crate::backend::contract::passes_conformance;
 use crate::support::redis_server::RedisServer;
@@ -17,7 +17,7 @@ async fn holds(handle: impl Fn() -> RedisBackendBuilder) {
     let one = patient().connect().await.unwrap();
     let other = patient().connect().await.unwrap();
     passes_conformance(&one, &other).await;
-    conformance::node::all(&one, &other).await;
+    conformance::all_of_node(&one, &other).await;
 }
 
 fn pool(server: &RedisServer) -> Pool {

@@ -6,11 +6,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
-use tower_lock::LockKey;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendErrorKind, ContendRequest, Release, Released, Renewed,
+    AcquireRequest, Acquired, Backend, BackendErrorKind, Release, Released, Renewed,
 };
+use tower_lock::{LockKey, RedisBackend};
 
 use super::client::{
     MANAGER, PATIENCE, TTL, connect, connections, grant, hinted, lease, release, renew, sent,
@@ -221,7 +220,7 @@ async fn overtaken_contend_is_left_on_its_connection() {
         }
         proxy.freeze();
         let key = LockKey::new("late");
-        let request = ContendRequest::new(key.clone(), lease(), TTL, false);
+        let request = AcquireRequest::new(key.clone(), lease(), TTL);
         let error = backend.contend(&request).await.unwrap_err();
         assert!(error.may_have_taken_effect(), "{}", debug_chain(&error));
         let leave = [Release::new(key, lease())];

@@ -2,8 +2,7 @@
 
 use tower_lock::backend::Backend as _;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, ContendRequest, Contended, LeaseId, Modes, Release, Released,
-    conformance,
+    AcquireRequest, Acquired, Capabilities, Contended, LeaseId, Release, Released, conformance,
 };
 use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
@@ -13,7 +12,10 @@ use crate::support::engine::PATIENCE;
 /// Checks the contract, and that the backend has a queue and all modes.
 pub(crate) async fn passes_conformance(one: &RedisBackend, other: &RedisBackend) {
     conformance::all(one, other).await;
-    assert_eq!(one.modes(), Modes::EXCLUSIVE.with_shared().with_permits());
+    let Capabilities {
+        shared, permits, ..
+    } = one.capabilities();
+    assert!(shared && permits);
     has_queue(one, other).await;
 }
 
@@ -24,7 +26,7 @@ async fn has_queue(one: &RedisBackend, other: &RedisBackend) {
     let acquire = AcquireRequest::new(key.clone(), holder, PATIENCE);
     let acquired = one.try_acquire(&acquire).await.unwrap();
     assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
-    let contend = ContendRequest::new(key.clone(), waiter, PATIENCE, true);
+    let contend = AcquireRequest::new(key.clone(), waiter, PATIENCE).with_listening(true);
     let waiting = other.contend(&contend).await.unwrap();
     assert!(
         matches!(

@@ -1,12 +1,11 @@
 //! The data in Redis, which Redisson shares.
 
 use deadpool_redis::{Config, Runtime};
-use tower_lock::LockKey;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendErrorKind, KeepRequest, Released, ReleasedOrKept,
     Renewed,
 };
+use tower_lock::{LockKey, RedisBackend};
 
 use super::client::{LEASE, MANAGER, PATIENCE, TTL, connect, grant, hinted, lease, release, renew};
 use crate::support::engine::subscribers;

@@ -1,12 +1,11 @@
 //! Foreign values, full memory and missing permissions.
 
 use futures_util::future::join_all;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendErrorKind, ForceReleased, KeepRequest, LeaseId,
     Release, Released, Renewal, Renewed,
 };
-use tower_lock::{ConnectError, LockKey};
+use tower_lock::{ConnectError, LockKey, RedisBackend};
 
 use super::client::{MANAGER, TTL, connect, grant, lease, release, renew};
 use crate::support::errors::debug_chain;
@@ -30,7 +29,7 @@ async fn foreign_value_is_conflict_and_stays_unchanged() {
                 .await
                 .map(drop),
             backend.inspect(&key).await.map(drop),
-            backend.force_release(&key).await.map(drop),
+            backend.force_release(&key, None).await.map(drop),
         ];
         for (command, error) in errors.into_iter().enumerate() {
             let error = error.expect_err(name);
@@ -121,7 +120,7 @@ async fn full_memory_rejects_only_acquires() {
     assert!(left > 20_000, "renewed: {left}");
     assert_eq!(release(&backend, "held").await.unwrap(), Released::Released);
     assert_eq!(server.cli(&["EXISTS", "lock:held"]), "0");
-    let forced = backend.force_release(&LockKey::new("passed")).await;
+    let forced = backend.force_release(&LockKey::new("passed"), None).await;
     assert_eq!(forced.unwrap(), ForceReleased::Released);
 }
 

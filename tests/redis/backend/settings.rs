@@ -7,9 +7,9 @@ use std::time::Duration;
 use deadpool_redis::{Config, Runtime};
 use static_assertions::assert_impl_all;
 use tokio::time::{Instant, sleep};
-use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::backend::{AcquireRequest, Backend, BackendErrorKind};
-use tower_lock::{ConnectError, LockKey, LockManager, LockManagerBuilder};
+use tower_lock::{ConnectError, LockKey, LockManager, LockManagerBuilder, RedisBackend};
 
 use super::client::{TTL, lease};
 use crate::support::engine::{PATIENCE, eventually};

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use redis::Commands as _;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::LockKey;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{AcquireRequest, Acquired, Backend, Release, Renewed};
+use tower_lock::{LockKey, RedisBackend};
 
 use super::client::{MANAGER, TTL, connect, grant, hinted, lease, release, renew, stranger};
 use crate::support::engine::{PATIENCE, eventually, within};
@@ -169,10 +168,13 @@ async fn response_timeout_includes_replica_timeout() {
     let (timeout, one) = (Duration::from_secs(3), NonZeroUsize::MIN);
     let builder = || RedisBackend::builder("redis://127.0.0.1:1").response_timeout(timeout);
     let backend = builder().connect_lazy().unwrap();
-    assert_eq!(backend.response_timeout(), timeout);
+    assert_eq!(backend.capabilities().response_timeout, timeout);
     let replicated = builder().min_replicas(one, Duration::from_secs(2));
     let replicated = replicated.connect_lazy().unwrap();
-    assert_eq!(replicated.response_timeout(), Duration::from_secs(5));
+    assert_eq!(
+        replicated.capabilities().response_timeout,
+        Duration::from_secs(5)
+    );
 }
 
 /// One lock has two counters, which follow the server's clock.

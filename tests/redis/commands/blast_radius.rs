@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Hints, LeaseId, Release,
     Released, Renewal, Renewed,
 };
-use tower_lock::{LockKey, LockManager};
+use tower_lock::{LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::cluster::Cluster;

@@ -6,12 +6,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::LockKey;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, ContendRequest, Contended, KeepRequest, LeaseId, Release,
-    Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, Contended, KeepRequest, LeaseId, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
+use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::redis_server::RedisServer;
@@ -135,7 +134,7 @@ async fn late_acquire_blocks_key_for_one_lease() {
         let lease = LeaseId::new(Uuid::new_v4(), 1);
         next.send_replace(Next::Held);
         if contends {
-            let request = ContendRequest::new(key.clone(), lease, SHORT, false);
+            let request = AcquireRequest::new(key.clone(), lease, SHORT);
             let outcome = backend.contend(&request).await.unwrap();
             assert!(matches!(outcome, Contended::Granted { .. }), "{outcome:?}");
         } else {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend as _, BackendErrorKind, LeaseId, Mode, Renewal, Renewed,
 };
-use tower_lock::{LockGuard, LockKey};
+use tower_lock::{LockGuard, LockKey, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::{PATIENCE, SECOND, eventually, prompt_manager, scripts_called};

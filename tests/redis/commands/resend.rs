@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tokio::time::{sleep, timeout};
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, ContendRequest, Contended,
-    Downgraded, ForceReleased, KeepRequest, LeaseId, Mode, Release, Released, ReleasedOrKept,
-    Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Contended, Downgraded,
+    ForceReleased, KeepRequest, LeaseId, Mode, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::manager::Acquire;
-use tower_lock::{LockKey, LockManager};
+use tower_lock::{LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, SECOND, scripts_called};
@@ -114,16 +112,14 @@ async fn spares_next_in(
 
 #[tokio::test]
 async fn resent_force_release_spares_next_holder() {
-    spares_next_holder(async |backend, key, _| backend.force_release(key).await).await;
+    spares_next_holder(async |backend, key, _| backend.force_release(key, None).await).await;
 }
 
 /// As the dashboard does.
 #[tokio::test]
 async fn resent_release_of_named_holder_spares_next() {
-    spares_next_holder(async |backend, key, holder| {
-        backend.force_release_held_by(key, holder).await
-    })
-    .await;
+    spares_next_holder(async |backend, key, holder| backend.force_release(key, Some(holder)).await)
+        .await;
 }
 
 #[tokio::test]
@@ -134,11 +130,11 @@ async fn force_release_without_hgetall_is_misconfigured() {
     ]);
     let backend = connect(server.url_of("some", "secret")).await;
     let holder = grant(&backend).await;
-    let error = backend.force_release(&key()).await.unwrap_err();
+    let error = backend.force_release(&key(), None).await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
     assert!(!error.may_have_taken_effect());
     assert_eq!(release(&backend, holder).await, Released::Released);
-    let forced = backend.force_release(&key()).await;
+    let forced = backend.force_release(&key(), None).await;
     assert_eq!(forced.unwrap(), ForceReleased::NotHeld);
 }
 
@@ -244,7 +240,7 @@ async fn resent_release_or_keep_after_keep_releases() {
 }
 
 async fn contend(backend: &RedisBackend, lease: LeaseId) -> Contended {
-    let request = ContendRequest::new(key(), lease, TTL, false);
+    let request = AcquireRequest::new(key(), lease, TTL);
     backend.contend(&request).await.unwrap()
 }
 

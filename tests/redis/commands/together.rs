@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tower_lock::LockKey;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, LeaseId, Mode, Release,
     Released,
 };
+use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
 use crate::support::engine::{MS, Monitor, SECOND, connected, eventually};

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::LockManager;
-use tower_lock::backend::redis::RedisBackend;
+use tower_lock::{LockManager, RedisBackend};
 
 use crate::support::cluster::Cluster;
 use crate::support::engine::{MS, SECOND, eventually, manager};

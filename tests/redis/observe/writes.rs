@@ -2,9 +2,7 @@
 
 use std::future::IntoFuture as _;
 
-use tower_lock::backend::{
-    AcquireRequest, Backend as _, BackendErrorKind, ContendRequest, Contended, LeaseId,
-};
+use tower_lock::backend::{AcquireRequest, Backend as _, BackendErrorKind, Contended, LeaseId};
 use tower_lock::{ErrorKind, LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
 
@@ -52,7 +50,7 @@ async fn rejected_writes_are_unavailable_on_held_key() {
 }
 
 async fn contend(backend: &RedisBackend) -> Result<Contended, BackendErrorKind> {
-    let request = ContendRequest::new(LockKey::new("held"), lease(2), LEASE, true);
+    let request = AcquireRequest::new(LockKey::new("held"), lease(2), LEASE).with_listening(true);
     backend.contend(&request).await.map_err(|it| it.kind())
 }
 

@@ -8,7 +8,8 @@ mod uses;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
-use tower_lock::backend::redis::{Publish, RedisBackend, RedisBackendBuilder};
+use tower_lock::RedisBackend;
+use tower_lock::backend::redis::{Publish, RedisBackendBuilder};
 
 use crate::support::engine::PATIENCE;
 use crate::support::process::version;

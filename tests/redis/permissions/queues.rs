@@ -4,8 +4,8 @@ use std::future::IntoFuture as _;
 
 use tokio::time::Instant;
 use tower_lock::backend::{
-    AcquireRequest, Backend as _, BackendError, ContendRequest, Contended, KeepRequest, LeaseId,
-    Release, Released, ReleasedOrKept,
+    AcquireRequest, Backend as _, BackendError, Contended, KeepRequest, LeaseId, Release, Released,
+    ReleasedOrKept,
 };
 use tower_lock::{ErrorKind, LockKey, LockManager};
 use uuid::Uuid;
@@ -120,7 +120,7 @@ async fn release_without_queue_reads_frees_lock() {
         backend.try_acquire(&acquire).await.unwrap();
         if waits {
             let next = LeaseId::new(Uuid::new_v4(), 1);
-            let contend = ContendRequest::new(key.clone(), next, PATIENCE, false);
+            let contend = AcquireRequest::new(key.clone(), next, PATIENCE);
             let waiting = backend.contend(&contend).await.unwrap();
             assert!(matches!(waiting, Contended::Waiting { .. }), "{waiting:?}");
         }
@@ -174,7 +174,7 @@ async fn release_or_keep_without_permission_is_whole() {
         let acquire = AcquireRequest::new(key.clone(), lease, PATIENCE);
         backend.try_acquire(&acquire).await.unwrap();
         if waits {
-            let contend = ContendRequest::new(key.clone(), waiter, PATIENCE, false);
+            let contend = AcquireRequest::new(key.clone(), waiter, PATIENCE);
             backend.contend(&contend).await.unwrap();
         }
         server.cli(&["ACL", "SETUSER", "locker", denied]);
@@ -205,7 +205,7 @@ async fn transfer_without_count_of_listeners_is_confirmed() {
     backend.try_acquire(&acquire).await.unwrap();
     let mut hints = backend.watch(&key, next.manager());
     hints.next().await;
-    let contend = ContendRequest::new(key.clone(), next, PATIENCE, true);
+    let contend = AcquireRequest::new(key.clone(), next, PATIENCE).with_listening(true);
     let waiting = backend.contend(&contend).await.unwrap();
     assert!(matches!(waiting, Contended::Waiting { .. }), "{waiting:?}");
     let release = [Release::new(key, holder)];

@@ -22,7 +22,7 @@ async fn keeps_the_contract(builder: impl Fn() -> RedisBackendBuilder) {
         builder().connect().await.unwrap(),
     );
     passes_conformance(&one, &other).await;
-    conformance::node::all(&one, &other).await;
+    conformance::all_of_node(&one, &other).await;
 }
 
 #[test]

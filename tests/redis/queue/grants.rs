@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tower_lock::backend::redis::RedisBackend;
-use tower_lock::{LockGuard, LockManager};
+use tower_lock::{LockGuard, LockManager, RedisBackend};
 
 use super::model::CONFIRM;
 use super::scripts::{CHANNEL, QUEUE};

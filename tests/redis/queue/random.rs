@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use tower_lock::LockKey;
-use tower_lock::backend::redis::{Publish, RedisBackend};
+use tower_lock::backend::redis::Publish;
 use tower_lock::backend::{AcquireRequest, Backend as _, LeaseId, Mode, Renewal};
+use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
 use super::comparison::{CASES, Comparison, PERMIT_CASES};

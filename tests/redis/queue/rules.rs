@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::LockKey;
-use tower_lock::backend::redis::RedisBackend;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, ContendRequest, Contended, Hint, Hints, KeepRequest,
-    LeaseId, Release, Released, ReleasedOrKept,
+    AcquireRequest, Acquired, Backend as _, Contended, Hint, Hints, KeepRequest, LeaseId, Release,
+    Released, ReleasedOrKept,
 };
+use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
 use super::scripts::{BODY, CHANNEL, QUEUE};
@@ -45,7 +44,7 @@ impl Process {
     }
 
     async fn contend(&self) -> Contended {
-        let request = ContendRequest::new(key(), self.lease, TTL, true);
+        let request = AcquireRequest::new(key(), self.lease, TTL).with_listening(true);
         self.backend.contend(&request).await.unwrap()
     }
 
@@ -292,7 +291,7 @@ async fn full_memory_rejects_only_new_waiters() {
     );
     assert_eq!(processes[0].release().await, Released::Transferred);
     processes[1].transferred().await;
-    let request = ContendRequest::new(key(), processes[1].lease, TTL, true);
+    let request = AcquireRequest::new(key(), processes[1].lease, TTL).with_listening(true);
     let refused = processes[1].backend.contend(&request).await.unwrap_err();
     assert!(!refused.may_have_taken_effect(), "{refused:?}");
     assert_eq!(processes[1].leave().await, Released::Released);
@@ -313,7 +312,7 @@ async fn released_or_kept_lease_counts_pollers() {
     let keep = KeepRequest::new(key(), holder, TTL).with_next(next, false);
     let kept = one.release_or_keep(&keep).await.unwrap();
     assert!(matches!(kept, ReleasedOrKept::Kept { .. }), "{kept:?}");
-    let contend = ContendRequest::new(key(), poller, TTL, false);
+    let contend = AcquireRequest::new(key(), poller, TTL);
     let waiting = other.contend(&contend).await.unwrap();
     assert!(matches!(waiting, Contended::Waiting { .. }));
     let passed = one.release_or_keep(&keep).await.unwrap();

@@ -7,8 +7,8 @@ mod settings;
 
 use std::time::Duration;
 
-use tower_lock::ConnectError;
-use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::redis::RedisBackendBuilder;
+use tower_lock::{ConnectError, RedisBackend};
 
 use crate::support::engine::PATIENCE;
 use crate::support::errors::chain;

@@ -1,8 +1,7 @@
 //! Certificates and ports that a connect rejects.
 
 use tokio::time::timeout;
-use tower_lock::backend::redis::RedisBackend;
-use tower_lock::{ConnectError, ErrorKind, LockManager};
+use tower_lock::{ConnectError, ErrorKind, LockManager, RedisBackend};
 
 use super::{SHORT, at, builder, refusal};
 use crate::support::engine::{PATIENCE, SECOND, manager_from};

@@ -4,10 +4,10 @@ use std::future::IntoFuture as _;
 
 use deadpool_redis::{Config, Runtime};
 use tokio::time::{sleep, timeout};
-use tower_lock::LockKey;
 use tower_lock::backend::Backend as _;
-use tower_lock::backend::redis::{RedisBackend, RedisBackendBuilder};
+use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::backend::{AcquireRequest, Hints, LeaseId, Release};
+use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
 use super::{SHORT, at, builder, refusal, sentinel_of};

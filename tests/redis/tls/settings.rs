@@ -1,8 +1,7 @@
 //! Settings that no connection can use.
 
 use deadpool_redis::{Config, Runtime};
-use tower_lock::ConnectError;
-use tower_lock::backend::redis::RedisBackend;
+use tower_lock::{ConnectError, RedisBackend};
 
 use crate::support::tls::Authority;
 

@@ -80,7 +80,7 @@ pub(crate) async fn permits_exclude_leases_of_other_modes<B: Backend>(one: &B, o
     let Some(key) = key("permits-modes", one) else {
         return;
     };
-    let modes = one.modes();
+    let modes = one.capabilities();
     for asked in [EXCLUSIVE, SHARED] {
         if !modes.include(asked.0) {
             continue;
@@ -174,7 +174,7 @@ pub(crate) async fn forced_release_ends_one_permit_or_all<B: Backend>(one: &B, o
         hold(other, &key, third, permit(2), LONG).await;
         refuses(one, &key, permit(2)).await;
     }
-    let outcome = definite(other.force_release(&key).await, "force_release");
+    let outcome = definite(other.force_release(&key, None).await, "force_release");
     assert_eq!(outcome, ForceReleased::Released);
     let writer = lease();
     for lease in [first, second, third] {

@@ -10,7 +10,7 @@ use crate::LockKey;
 use crate::backend::conformance::queue::waiter::freed;
 use crate::backend::conformance::support::{LONG, MARGIN, definite, fresh_key, only, released};
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, ContendRequest, Contended, LeaseId, Mode, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, Contended, LeaseId, Mode, Renewal, Renewed,
 };
 
 pub(in crate::backend::conformance) fn lease() -> LeaseId {
@@ -19,7 +19,7 @@ pub(in crate::backend::conformance) fn lease() -> LeaseId {
 
 /// Returns a fresh key, or `None` if the backend has no permits.
 pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
-    let modes = backend.modes();
+    let modes = backend.capabilities();
     modes.include(Mode::Permit).then(|| fresh_key(subject))
 }
 
@@ -80,7 +80,7 @@ pub(in crate::backend::conformance) async fn contend<B: Backend>(
     lease: LeaseId,
     Asked(mode, limit): Asked,
 ) -> Contended {
-    let request = ContendRequest::new(key.clone(), lease, LONG, false).with_mode(mode);
+    let request = AcquireRequest::new(key.clone(), lease, LONG).with_mode(mode);
     let answer = backend.contend(&request.with_limit(limit)).await;
     definite(answer, "contend")
 }

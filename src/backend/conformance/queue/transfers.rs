@@ -98,13 +98,16 @@ pub(crate) async fn unconfirmed_transfer_expires<B: Backend>(one: &B, other: &B)
     freed(second.release().await);
 }
 
-/// Checks that a forced release and an immediate one transfer the key, and that a release of several keys transfers
+/// Checks that a forced release transfers the key, and that a release of several keys transfers
 /// each key.
 pub(crate) async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: &B) {
     let Some((holder, first, second)) = queue("queue-force", one, other).await else {
         return;
     };
-    definite(other.force_release(&holder.key).await, "force_release");
+    definite(
+        other.force_release(&holder.key, None).await,
+        "force_release",
+    );
     first.granted().await;
     let Some((holder, third, _left)) = queue("queue-batch", one, other).await else {
         panic!("the other key has a queue");
@@ -117,17 +120,6 @@ pub(crate) async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: 
     third.granted().await;
     freed(second.leave().await);
     passed_on(third.leave().await);
-    if one.immediate().is_none() {
-        return;
-    }
-    let Some((holder, first, _left)) = queue("queue-immediate", one, other).await else {
-        panic!("the other key has a queue");
-    };
-    let release = Release::new(holder.key.clone(), holder.lease);
-    let outcome = (one.immediate()).map(|it| it.release(&release, Instant::now()));
-    let outcome = outcome.expect("a store keeps its commands");
-    passed_on(definite(outcome, "immediate release"));
-    first.granted().await;
 }
 
 /// Returns a hint that has arrived.

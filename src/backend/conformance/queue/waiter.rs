@@ -9,7 +9,7 @@ use crate::LockKey;
 use crate::backend::conformance::support::{
     LONG, MARGIN, definite, fresh_key, hinted, only, released,
 };
-use crate::backend::{Backend, ContendRequest, Contended, Hints, LeaseId, Release, Released};
+use crate::backend::{AcquireRequest, Backend, Contended, Hints, LeaseId, Release, Released};
 
 /// The time within which a waiter must refresh its place.
 pub(super) const ALIVE: Duration = Duration::from_secs(3);
@@ -57,7 +57,8 @@ impl<'a, B: Backend> Waiter<'a, B> {
     }
 
     pub(super) async fn contend_for(&self, ttl: Duration) -> Contended {
-        let request = ContendRequest::new(self.key.clone(), self.lease, ttl, self.listens);
+        let request =
+            AcquireRequest::new(self.key.clone(), self.lease, ttl).with_listening(self.listens);
         definite(self.backend.contend(&request).await, "contend")
     }
 

@@ -123,7 +123,7 @@ async fn errors_count_nodes_without_reply() {
         quorum.renew(&[renewal]).await.remove(0).unwrap_err(),
         quorum.release(&[release]).await.remove(0).unwrap_err(),
         quorum.inspect(&key).await.unwrap_err(),
-        quorum.force_release(&key).await.unwrap_err(),
+        quorum.force_release(&key, None).await.unwrap_err(),
     ] {
         let cause = std::error::Error::source(&error).unwrap().to_string();
         assert_eq!(cause, "of 3 nodes, 1 failed and 2 did not reply");

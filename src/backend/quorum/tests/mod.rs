@@ -122,8 +122,12 @@ impl Backend for Flaky {
         self.reach().await?.inspect(key).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<ForceReleased, BackendError> {
-        self.reach().await?.force_release(key).await
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        holder: Option<&str>,
+    ) -> Result<ForceReleased, BackendError> {
+        self.reach().await?.force_release(key, holder).await
     }
 }
 

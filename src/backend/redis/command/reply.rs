@@ -131,7 +131,7 @@ pub(super) fn contended(reply: Value) -> Result<Contended, BackendError> {
         ([_, idle], _) => observe::confirmed(Duration::from_millis(idle.unsigned_abs())),
         _ => {}
     }
-    acquired(reply).map(Contended::from)
+    acquired(reply).map(Contended::of)
 }
 
 fn number(value: &Value) -> Option<i64> {

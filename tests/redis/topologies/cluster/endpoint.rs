@@ -34,7 +34,7 @@ async fn sharded_endpoint_passes_conformance() {
     // One call of each finds out.
     assert_eq!(endpoint.rejected(), 2);
     passes_conformance(&one, &other).await;
-    conformance::node::all(&one, &other).await;
+    conformance::all_of_node(&one, &other).await;
     assert_eq!(endpoint.rejected(), 2);
 }
 

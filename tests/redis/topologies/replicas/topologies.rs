@@ -4,8 +4,7 @@ use std::num::NonZeroUsize;
 
 use futures_util::future::join;
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, ContendRequest, Contended, Hint, LeaseId, Release,
-    Released,
+    AcquireRequest, Acquired, Backend as _, Contended, Hint, LeaseId, Release, Released,
 };
 use tower_lock::{LockKey, LockManager, RedisBackend};
 use uuid::Uuid;
@@ -101,7 +100,7 @@ async fn confirmed_transfer_requires_replicas() {
     let key = LockKey::new("transferred");
     let [holder, first, second] = [1, 2, 3].map(lease);
     let contend = async |lease| {
-        let request = ContendRequest::new(key.clone(), lease, TTL, false);
+        let request = AcquireRequest::new(key.clone(), lease, TTL);
         backend.contend(&request).await
     };
     let release = async |lease| {
@@ -144,7 +143,7 @@ async fn transfer_message_before_replicas_is_no_grant() {
     let key = LockKey::new("transferred");
     let [holder, waiter] = [1, 2].map(lease);
     let contend = async |lease| {
-        let request = ContendRequest::new(key.clone(), lease, TTL, true);
+        let request = AcquireRequest::new(key.clone(), lease, TTL).with_listening(true);
         backend.contend(&request).await.unwrap()
     };
     let granted = |outcome| matches!(outcome, Contended::Granted { .. });

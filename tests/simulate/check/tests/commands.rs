@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_lock::backend::{Backend, ContendRequest, Contended, Release, Released, Renewal};
+use tower_lock::backend::{AcquireRequest, Backend, Contended, Release, Released, Renewal};
 
 use super::{History, assert_finds, assert_finds_in, item, lease};
 use crate::environment::Weather;
@@ -132,7 +132,7 @@ async fn contend_executed_twice_is_granted() {
     };
     let history = History::new(plan);
     (history.send(1, Command::Acquire, item(lease(2, 1), 20))).await;
-    let request = ContendRequest::new(key(0), lease(1, 1), Duration::from_secs(3), false);
+    let request = AcquireRequest::new(key(0), lease(1, 1), Duration::from_secs(3));
     for (first, is_granted) in [(true, false), (false, true)] {
         history.trouble(Trouble::Twice { after: 50, first });
         let contended = history.drive(history.wire(0).contend(&request)).await;

@@ -8,8 +8,7 @@ mod peers;
 use std::time::Duration;
 
 use tokio_postgres::{Client, NoTls};
-use tower_lock::LockManager;
-use tower_lock::backend::postgres::PostgresBackend;
+use tower_lock::{LockManager, PostgresBackend};
 
 use crate::bench::Bench;
 use crate::postgres_server::PostgresServer;

@@ -10,7 +10,7 @@ use crate::backend::redis::command::names::{Lease, Named, millis};
 use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Undo;
-use crate::backend::{Acquired, BackendError, BackendErrorKind, ContendRequest, Contended, Mode};
+use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, Contended, Mode};
 
 impl Calls {
     /// Contends for a key in the order of its queue.
@@ -21,9 +21,9 @@ impl Calls {
     pub(crate) async fn contend(
         &self,
         at: KeyRoute<'_>,
-        request: &ContendRequest,
+        request: &AcquireRequest,
     ) -> Result<Contended, BackendError> {
-        let ContendRequest {
+        let AcquireRequest {
             lease,
             ttl,
             listens,
@@ -59,7 +59,7 @@ impl Calls {
                     Ok(Acquired::Granted { .. }) => drop(self.leave_queue_alone(at, lease).await),
                     _ => {}
                 }
-                acquired.map(Contended::from)
+                acquired.map(Contended::of)
             }
             Err(error) => {
                 if let CommandError::Refused(error) = &error {
@@ -94,14 +94,12 @@ impl Calls {
     async fn without_queue(
         &self,
         at: KeyRoute<'_>,
-        request: &ContendRequest,
+        request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
         let (lease, ttl) = (request.lease, request.ttl);
         match request.mode {
             Mode::Exclusive => Box::pin(self.acquire_scattered(at, lease, ttl)).await,
-            Mode::Shared | Mode::Permit => {
-                Box::pin(self.share_scattered(at, &request.to_acquire())).await
-            }
+            Mode::Shared | Mode::Permit => Box::pin(self.share_scattered(at, request)).await,
         }
     }
 
@@ -120,7 +118,7 @@ impl Calls {
             | BackendErrorKind::Conflict
             | BackendErrorKind::Unsupported => {}
         }
-        Ok(Acquired::busy(left).into())
+        Ok(Contended::waiting(left, None))
     }
 
     /// Returns `true` if the server denies a command of the queues. Any other failure shows elsewhere.

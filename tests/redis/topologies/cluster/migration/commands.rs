@@ -1,8 +1,8 @@
 //! Each command at a slot between two nodes.
 
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend as _, ContendRequest, Contended, KeepRequest, LeaseId,
-    Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend as _, Contended, KeepRequest, LeaseId, Release, Released,
+    ReleasedOrKept, Renewal, Renewed,
 };
 use tower_lock::{ErrorKind, LockKey, RedisBackend};
 use uuid::Uuid;
@@ -40,7 +40,7 @@ async fn lease_in_moving_slot_is_repeated_and_ended() {
         assert!(counters[0] < counters[1]);
         // The queue is at the other node, so a waiter polls.
         let waiter = LeaseId::new(Uuid::new_v4(), 1);
-        let contend = ContendRequest::new(key.clone(), waiter, PATIENCE, true);
+        let contend = AcquireRequest::new(key.clone(), waiter, PATIENCE).with_listening(true);
         let waiting = backend.contend(&contend).await.unwrap();
         assert!(
             matches!(waiting, Contended::Waiting { queued: None, .. }),
@@ -79,7 +79,7 @@ async fn place_in_moving_slot_is_removed() {
     let acquire = AcquireRequest::new(key.clone(), holder, PATIENCE);
     backend.try_acquire(&acquire).await.unwrap();
     for lease in [left, granted] {
-        let contend = ContendRequest::new(key.clone(), lease, PATIENCE, false);
+        let contend = AcquireRequest::new(key.clone(), lease, PATIENCE);
         let waiting = backend.contend(&contend).await.unwrap();
         let is_queued = matches!(
             waiting,
@@ -115,7 +115,7 @@ async fn place_in_moving_slot_is_removed() {
     assert_eq!(ended, [released, Released::NotHeld, released]);
     let ended = backend.release(&release(holder)).await.remove(0).unwrap();
     assert_eq!(ended, Released::Released);
-    let contend = ContendRequest::new(key.clone(), granted, PATIENCE, false);
+    let contend = AcquireRequest::new(key.clone(), granted, PATIENCE);
     let contended = backend.contend(&contend).await.unwrap();
     assert!(
         matches!(contended, Contended::Granted { .. }),

@@ -30,7 +30,7 @@ pub(super) fn of(request: &Parts) -> Result<String, InvalidKey> {
 }
 
 fn malformed() -> InvalidKey {
-    InvalidKey::Malformed { what: WHAT.into() }
+    InvalidKey::Malformed(WHAT.into())
 }
 
 fn text(header: &HeaderValue) -> Result<&str, InvalidKey> {

@@ -5,22 +5,6 @@ use axum::extract::{FromRequestParts, MatchedPath, OriginalUri, RawPathParams};
 use http::request::Parts;
 
 use crate::InvalidKey;
-use crate::layer::keys::source::ValueSource;
-
-/// The parameter, as a client reads it.
-pub(super) fn source(name: &str) -> ValueSource<'_> {
-    let place = "path parameter";
-    ValueSource { place, name }
-}
-
-/// Panics if the parameter of a usual route cannot have this name.
-pub(super) fn assert_valid(constructor: &str, name: &str) {
-    assert!(
-        !name.is_empty() && !name.starts_with(':') && !name.contains(['{', '}', '*', '/']),
-        "`LockLayer`: invalid `{constructor}`: name the parameter as in `Path`, without `:`, braces and `*`, and write \
-         `{{id}}` in the route"
-    );
-}
 
 /// Returns the decoded parameters.
 pub(super) fn read(request: &mut Parts) -> Result<RawPathParams, InvalidKey> {
@@ -30,19 +14,10 @@ pub(super) fn read(request: &mut Parts) -> Result<RawPathParams, InvalidKey> {
             Err(InvalidKey::undecodable("path"))
         }
         Err(_) if is_in_router(request) => Err(InvalidKey::NoRoute),
-        Err(_) => Err(InvalidKey::Setup {
-            problem: "path parameters exist only inside an axum `Router`; put the layer on its routes, with \
+        Err(_) => Err(InvalidKey::Setup("path parameters exist only inside an axum `Router`; put the layer on its routes, with \
                       `Router::route_layer`"
-                .into(),
-        }),
+                .into())),
     }
-}
-
-/// Calls `extract` with a copy of the extensions: axum reads parameters through `&mut`.
-pub(super) fn on_copy<R>(request: &Parts, extract: impl FnOnce(&mut Parts) -> R) -> R {
-    let (mut copy, ()) = http::Request::new(()).into_parts();
-    copy.extensions = request.extensions.clone();
-    extract(&mut copy)
 }
 
 /// Returns the value of the parameter, which the route must have exactly once.
@@ -75,9 +50,7 @@ fn invalid(name: &str, is_repeated: bool, request: &Parts) -> InvalidKey {
              on other routes"
         )
     };
-    InvalidKey::Setup {
-        problem: problem.into(),
-    }
+    InvalidKey::Setup(problem.into())
 }
 
 /// Returns `true` if an axum router has received the request.
