@@ -28,6 +28,9 @@ use tower_lock::{
 use uuid::Uuid;
 
 use crate::canary::{Canary, KEY, PASSWORD, USER, admit, at, encoded, identity, with_login};
+use crate::support::engine::{PATIENCE, SECOND};
+use crate::support::exports::words;
+use crate::support::postgres_server::PostgresServer;
 use crate::support::redis_server::RedisServer;
 use crate::support::tls::Authority;
 
@@ -55,6 +58,7 @@ async fn public_types_show_no_secret() {
 
     in_the_engine(&mut canary, &locks).await;
     in_the_backend(&mut canary, &backend, &identity(&locks)).await;
+    in_postgres(&mut canary).await;
     over_http(&mut canary, &locks).await;
     in_the_dashboard(&mut canary, &locks).await;
     assert_eq!(canary.unseen(), <&[&str]>::default());
@@ -189,6 +193,30 @@ async fn in_the_backend(canary: &mut Canary, backend: &RedisBackend, manager: &s
     let _watch = quorum.watch(&key, Uuid::new_v4());
     canary.closed(&quorum);
     drop(quorum.release(&[Release::new(key, lease)]).await);
+}
+
+async fn in_postgres(canary: &mut Canary) {
+    let server = PostgresServer::start(&[]).await;
+    let url = server.url_of(USER, &encoded(PASSWORD), "postgres");
+    let builder = || PostgresBackend::builder(&url).response_timeout(PATIENCE);
+    canary.closed(&builder());
+    // PostgreSQL names the user.
+    let rejected = LockManager::connect(&url).await.unwrap_err();
+    let texts = format!("{rejected} {rejected:?} {rejected:#?}");
+    assert!(texts.contains("28P01"), "{texts}");
+    assert!(
+        words(PASSWORD).all(|secret| !texts.contains(secret)),
+        "{texts}"
+    );
+    let role = format!("CREATE ROLE {USER} SUPERUSER LOGIN PASSWORD '{PASSWORD}'");
+    server.run(&role).await;
+    let backend = builder().connect().await.unwrap();
+    canary.closed(&backend);
+    let manager = Uuid::new_v4();
+    let request = AcquireRequest::new(KEY.into(), LeaseId::new(manager, 1), 10 * SECOND);
+    assert!(backend.try_acquire(&request).await.is_ok());
+    let _watch = backend.watch(&KEY.into(), manager);
+    canary.closed(&backend);
 }
 
 async fn over_http(canary: &mut Canary, locks: &LockManager) {

@@ -22,6 +22,7 @@ pub(crate) fn types() -> BTreeSet<&'static str> {
     let modules = [
         include_str!("../../src/lib.rs"),
         include_str!("../../src/backend/mod.rs"),
+        include_str!("../../src/backend/postgres/mod.rs"),
         include_str!("../../src/backend/redis/mod.rs"),
         include_str!("../../src/dashboard/mod.rs"),
     ];
