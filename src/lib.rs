@@ -255,7 +255,8 @@ pub mod manager {
     pub use crate::observe::{LostReason, Via};
 }
 
-/// The sources of keys, which the constructors of [`LockLayer`] create, and the traits for sources of a program.
+/// The sources of keys, which the constructors of [`LockLayer`] create, the traits for sources of a program, and why a key is
+/// invalid.
 pub mod keys {
     pub use crate::key::{InvalidKey, KeyPart, KeyParts};
     pub use crate::layer::{BodyFirst, ByFn, ByPath, ByValue, IntoLockKeys, KeyExtractor};

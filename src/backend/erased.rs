@@ -232,7 +232,7 @@ impl<B: Backend> ErasedBackend for Erased<B> {
     }
 }
 
-/// Returns the backend itself, if its leases are in this process.
+/// Returns the backend itself, if it is [`Memory`].
 fn memory<B: Backend>(backend: &B) -> Option<&Memory> {
     (backend as &dyn Any).downcast_ref()
 }
@@ -240,7 +240,7 @@ fn memory<B: Backend>(backend: &B) -> Option<&Memory> {
 /// The commands that complete without waiting and without reading the clock, which saves tasks and boxed futures.
 ///
 /// `now` is a time before the call. It may be earlier than the `now` of a previous call. The engine calls them while it
-/// holds a mutex that covers the key.
+/// holds a mutex that covers the key. `Memory` does not panic, so nothing is caught.
 pub(crate) struct Immediate<'a>(&'a Memory);
 
 impl Immediate<'_> {

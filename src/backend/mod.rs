@@ -1,9 +1,9 @@
-//! The contract between the engine and a store of leases, and the stores.
+//! The contract between the engine and a store of leases, and the builders of stores.
 //!
 //! Implement [`Backend`] for your own store: [`guide::backend`](crate::guide::backend) describes the steps.
 
-// A new store of this crate is a module here. It runs the conformance suite in `tests/engine/conformance.rs`, and its
-// URL belongs in `connect.rs`.
+// A new store of this crate is a module here, and a name in `lib.rs`. It runs the conformance suite in
+// `tests/engine/conformance.rs`, and its URL belongs in `connect.rs`.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -8,8 +8,8 @@ use crate::layer::{LockRejection, RequestInfo};
 use crate::observe::{self, Mistake};
 use crate::{Error, ErrorKind};
 
-/// The rejection of [`LockScope`](crate::LockScope), [`Held`](crate::Held) and [`Owner`](crate::Owner) for a request without
-/// the layer that provides it. In the rejection of [`Locked`](crate::Locked), it is the source of the error.
+/// The rejection of [`LockScope`](crate::LockScope), [`Held`](crate::Held) and [`Owner`](crate::Owner) for a request whose
+/// layer is missing. In the rejection of [`Locked`](crate::Locked), it is the source of the error.
 ///
 /// The request is rejected with 500 `lock-misconfigured`; the log has the text of this error, which names the remedy.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -3,13 +3,13 @@
 //! A store implements [`Backend`](crate::backend::Backend), whose documentation is the contract. The engine does the rest:
 //! reentrancy, the queue in the process, renewals, retries and hand-offs.
 //!
-//! 1. Implement the seven methods of the first table.
+//! 1. Implement the six methods of the first table.
 //! 2. [Run the contract](#run-the-contract) against two handles on one store, until it passes.
 //! 3. Create the manager: `LockManager::builder(store).build()?`.
 //!
 //! # Methods
 //!
-//! Six methods are required.
+//! Six methods are required. The suite requires that `force_release` compares the `holder`.
 //!
 //! | method | must | default |
 //! |---|---|---|
@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | [`contend`](crate::backend::Backend::contend), [`leave`](crate::backend::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
 //! | [`release_or_keep`](crate::backend::Backend::release_or_keep) | `release` | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands. It takes as many counters as the request asks for |
-//! | [`capabilities`](crate::backend::Backend::capabilities) | exclusive leases only; 256 tokens per counter; 500 ms per command | has shared leases or permits, another bound for one command (`no_wait` ends within it), or counters that other clients also use. It then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal) |
+//! | [`capabilities`](crate::backend::Backend::capabilities) | exclusive leases only; 256 tokens per counter; 500 ms per command | has shared leases or permits: it then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal). Has another bound for one command: `no_wait` ends within it. Has counters that other clients also use: one token per counter |
 //! | [`downgrade`](crate::backend::Backend::downgrade) | an error: the store has no shared leases | has shared leases |
 //! | [`recoveries`](crate::backend::Backend::recoveries) | no hints | detects that it is available again after an outage |
 //! | [`group`](crate::backend::Backend::group) | one group | has parts that can hang separately |
@@ -321,8 +321,8 @@
 //!
 //! The handles of a file are two values that opened the same file. Clones that share a mutex do not test whether two
 //! processes exclude each other. Each function uses fresh keys, so the file need not be empty. `cargo test` with
-//! `RUST_BACKTRACE=1` shows the function that failed. Run it alone by `conformance::run` until it passes. The functions of
-//! [`conformance::all_of_node`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/fn.all_of_node.html) are for the stores of a
+//! `RUST_BACKTRACE=1` shows the function that failed. Run it alone by `conformance::run` until it passes.
+//! [`conformance::all_of_node`](https://docs.rs/tower-lock/latest/tower_lock/backend/conformance/fn.all_of_node.html) is for the stores of a
 //! [`Quorum`](crate::Quorum) only.
 //!
 //! # What a failure means
@@ -346,7 +346,7 @@
 //! | `watch_in_effect_…`, with `the … subscription takes effect` | no hint when the subscription began |
 //! | `release_sends_hint_…`, `forced_release_sends_hint_…` | no hint to the other handle: the subscribers are those of one process |
 //! | `inspect_returns_…` | the id is not the text of the lease; a free key has a holder |
-//! | `forced_release_spares_…` | `force_release` ignores the `holder` |
+//! | `forced_release_spares_…` | `force_release` ignores the `holder`, or returns an error for it |
 //! | the queue: from `contend_…` to `every_kind_of_…` | with the defaults: one of the above |
 //! | `transferred_key_is_reserved_…` | a transferred key is free until it is confirmed; the hint goes to all managers |
 //! | `polling_waiter_…` | a waiter without a subscription loses its place, or is passed over after its attempt |

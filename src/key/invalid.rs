@@ -8,7 +8,7 @@ pub(super) const MAX_KEYS: usize = 16;
 /// The reason why a key cannot be locked.
 ///
 /// Its text is the `detail` of the response that the client receives, unless the program is wrong. The text
-/// contains no value of the request.
+/// contains no value of the request. The text of a variant names the value, such as ``header `x-account` ``.
 ///
 /// ```
 /// use tower_lock::LockKey;
@@ -32,7 +32,7 @@ pub enum InvalidKey {
     /// An acquire names this number of different keys, more than [`LockKeys::MAX`](crate::LockKeys::MAX).
     #[error("{0} resources are identified, at most {max} are allowed", max = MAX_KEYS)]
     TooMany(usize),
-    /// The request lacks the value that the key contains, such as ``header `x-account` ``.
+    /// The request lacks the value that the key contains.
     #[error("the request has no {0}")]
     Missing(Cow<'static, str>),
     /// The request has the value of the key more than once, and a key can contain only one of them.

@@ -12,8 +12,8 @@
 //! | the files here | the way of a request through its lock |
 //! | `body_first` | the body before the lock |
 //!
-//! A room names only the rooms above it in this table, and `scope` also the files here. A new source of keys is a
-//! [`KeyExtractor`] in `keys` and a constructor of `LockLayer`. A new rejection is an `ErrorKind` with a response in
+//! A room names only the rooms above it in this table, and `scope` also the files here. `keys` says what a new
+//! source of keys is. A new rejection is an `ErrorKind` with a response in
 //! `rejection/problem.rs`.
 
 mod ahead;

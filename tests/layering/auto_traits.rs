@@ -56,7 +56,6 @@ assert_impl_all!(Held: Clone);
 // A guard is one hold, so a copy would release twice.
 assert_not_impl_any!(LockGuard: Clone);
 assert_impl_all!(AcquireFuture: Send, Unpin, std::fmt::Debug);
-// It holds a timer.
 
 // Reports.
 assert_shared!(LostReason, Via);
@@ -72,13 +71,7 @@ assert_impl_all!(Error: Clone);
 
 // Backends.
 assert_shared!(Memory, Hint, Hints, HintSender, LeaseId, Holder);
-assert_shared!(
-    AcquireRequest,
-    AcquireRequest,
-    KeepRequest,
-    Release,
-    Renewal
-);
+assert_shared!(AcquireRequest, KeepRequest, Release, Renewal);
 assert_shared!(
     Acquired,
     Contended,

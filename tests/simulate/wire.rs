@@ -289,8 +289,9 @@ impl Backend for Wire {
     async fn force_release(
         &self,
         key: &LockKey,
-        _: Option<&str>,
+        holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
+        assert_eq!(holder, None, "the simulation names no holder");
         let item = item(key, None, Duration::ZERO);
         Ok(match self.one(Command::Force, item).await? {
             Outcome::Released { .. } | Outcome::Transferred | Outcome::LeftToOthers => {

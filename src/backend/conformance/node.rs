@@ -16,7 +16,7 @@ use crate::backend::{
     AcquireRequest, Acquired, BackendError, Fence, LeaseId, Mode, Node, Released, Renewal, Renewed,
 };
 
-/// Runs the contract of [`Node`] in sequence, in addition to that of [`Backend`](crate::backend::Backend).
+/// Runs each function for a [`Node`] in sequence. Run [`all`](super::all) as well.
 ///
 /// `one` and `other` are two handles on one store.
 ///

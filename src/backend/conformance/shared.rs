@@ -15,8 +15,10 @@ use crate::backend::{
 
 /// Returns a fresh key, or `None` if the backend has no shared leases.
 pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
-    let modes = backend.capabilities();
-    modes.include(Mode::Shared).then(|| fresh_key(subject))
+    let capabilities = backend.capabilities();
+    capabilities
+        .include(Mode::Shared)
+        .then(|| fresh_key(subject))
 }
 
 pub(super) async fn renew_shared<B: Backend>(

@@ -255,7 +255,8 @@ pub trait Backend: Send + Sync + 'static {
         Hints::channel().1
     }
 
-    /// Returns the modes that this backend supports besides exclusive leases, by default none, and its bounds.
+    /// Returns what this backend supports besides exclusive leases, and its bounds. By default only exclusive leases. The
+    /// engine reads it once per manager.
     ///
     /// The engine sends no request of another mode. The rules of a shared lease, beyond those of any lease:
     ///
@@ -300,8 +301,7 @@ pub trait Backend: Send + Sync + 'static {
         key: &LockKey,
     ) -> impl Future<Output = Result<Option<Holder>, BackendError>> + Send;
 
-    /// Releases the key under any lease, or only if `holder` holds it, and notifies its subscribers. `holder` is
-    /// [`Holder::id`]. Data that is no lock of this contract is left as it is, with an error of kind
+    /// Releases the key and notifies its subscribers. With a `holder`, only if its [`Holder::id`] is this text. Data that is no lock of this contract is left as it is, with an error of kind
     /// [`Conflict`](super::BackendErrorKind::Conflict).
     ///
     /// The comparison and the release are one step, so the next holder keeps its lease. A store that cannot compare changes
@@ -311,7 +311,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// If dropped, the key is free or still held. A repeat returns [`ForceReleased::NotHeld`] for a free key, and for
     /// another holder. Without a `holder`, a repeat by the caller also releases a lease that was granted after the first
-    /// command. A command that the backend resends must not: it is meant for the holder of its first attempt.
+    /// command. A resend by the backend must not release that lease: it is meant for the holder of the first attempt.
     fn force_release(
         &self,
         key: &LockKey,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::mode::Mode;
 
-/// What a backend supports besides [`Mode::Exclusive`], which each backend does, and its bounds. They do not change.
+/// The modes and bounds of a backend. Each backend supports [`Mode::Exclusive`]. The values must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {

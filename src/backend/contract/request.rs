@@ -17,8 +17,8 @@ pub struct AcquireRequest {
     pub lease: LeaseId,
     /// The duration of the lease.
     pub ttl: Duration,
-    /// How the lease shall hold the key: one of the [`modes`](super::Backend::capabilities) of the backend. A lease that is in the
-    /// queue may change it, and keeps its place.
+    /// How the lease shall hold the key, by a mode that the [capabilities](super::Backend::capabilities) of the backend
+    /// include. A lease that is in the queue may change it, and keeps its place.
     pub mode: Mode,
     /// The most permits of the key, this one included, if the mode is [`Mode::Permit`].
     pub limit: Option<NonZeroU16>,

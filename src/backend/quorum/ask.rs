@@ -191,13 +191,16 @@ pub(super) async fn inspect(
     Err(fault::no_majority(failures, silent, nodes, false))
 }
 
-/// Releases a key by a command to every node, and requires replies from a majority. A lease that was released on any
+/// Releases a key on every node, and requires replies from a majority. A lease that was released on any
 /// node is reported, because its holder may have lost its majority.
 pub(super) async fn force_release(
     inner: &Arc<Inner>,
-    command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<Result<ForceReleased, BackendError>>,
+    key: &LockKey,
+    holder: Option<&str>,
 ) -> Result<ForceReleased, BackendError> {
     let (nodes, majority) = (inner.nodes.len(), inner.majority());
+    let command =
+        |node: Arc<dyn ErasedNode>| node.force_release(key.clone(), holder.map(str::to_owned));
     // A lease on a minority holds no lock, so one node does not decide.
     let tally = inner.agree(command, ForceReleased::NotHeld).await;
     match tally.agreed(nodes) {

@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use super::builder::QuorumBuilder;
 use super::inner::Inner;
-use super::node::ErasedNode;
 use super::{acquire, ask, release};
 use crate::LockKey;
 use crate::backend::{
@@ -194,9 +193,8 @@ impl Backend for Quorum {
         Hints::gathered(nodes.map(|node| node.recoveries()), 1)
     }
 
-    /// Shared leases, if all nodes have them. Permits cannot be counted: with a limit of 2 on three nodes, each of three
-    /// holders would have a majority.
     fn capabilities(&self) -> Capabilities {
+        // Permits cannot be counted: with a limit of 2 on three nodes, each of three holders would have a majority.
         let mut nodes = self.inner.nodes.iter();
         let response_timeout = self.inner.node_timeout * COMMAND_TIMEOUTS;
         let capabilities = Capabilities::EXCLUSIVE.with_response_timeout(response_timeout);
@@ -215,9 +213,7 @@ impl Backend for Quorum {
         key: &LockKey,
         holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
-        let command =
-            |node: Arc<dyn ErasedNode>| node.force_release(key.clone(), holder.map(str::to_owned));
-        ask::force_release(&self.inner, command).await
+        ask::force_release(&self.inner, key, holder).await
     }
 }
 

@@ -274,9 +274,9 @@ impl Backend for RedisBackend {
         hints
     }
 
-    /// All nodes have the same timeout. An acquire also waits for the acknowledgments of its replicas.
     fn capabilities(&self) -> Capabilities {
         let inner = &*self.inner;
+        // All nodes have the same timeout. An acquire also waits for the acknowledgments of its replicas.
         let acknowledged = inner.min_replicas.map(|asked| asked.timeout);
         let response_timeout = inner.context.response_timeout + acknowledged.unwrap_or_default();
         let capabilities = Capabilities::EXCLUSIVE

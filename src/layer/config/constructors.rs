@@ -1,4 +1,4 @@
-//! The constructors of [`LockLayer`], one for each source of keys.
+//! The constructors of [`LockLayer`], one for each source of keys, and the kind of keys.
 
 use std::borrow::Cow;
 #[cfg(feature = "axum")]
@@ -295,7 +295,8 @@ impl LockLayer<ByValue> {
     /// and so do jobs and [`Locked`](crate::Locked) with the same two parts. With
     /// [`by_path_params`](LockLayer::by_path_params), the key is `[kind, value, value, ..]`, without the names.
     ///
-    /// It compiles after `by_path_param`, `by_path_param_as`, `by_path_params`, `by_header`, `by_host` and `by_query`.
+    /// It compiles after `by_path_param`, `by_path_param_as`, `by_path_params`, `by_header`, `by_host` and `by_query`, before
+    /// `read_body_first` and `read_body_ahead`.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! The settings that choose the requests to lock, their kind of key, and how many of them run at a time.
+//! The settings that choose the requests to lock, and how many of them run at a time.
 
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 mod header;
 mod host;
 #[cfg(feature = "axum")]
-mod path_param;
+mod params;
 #[cfg(feature = "axum")]
-mod path_params;
+mod path_param;
 mod query;
 mod source;
 
@@ -18,8 +18,7 @@ use super::extractor::{Extracted, KeyExtractor};
 #[cfg(feature = "axum")]
 pub(in crate::layer) use path_param::PathParam;
 
-/// The key of [`LockLayer::by_path_param`](crate::LockLayer::by_path_param) and of each other constructor whose keys are
-/// `[kind, value]`.
+/// The keys of the constructors that lock by a path parameter, a header, the host or the query.
 #[derive(Debug, Clone)]
 pub struct ByValue {
     place: Place,

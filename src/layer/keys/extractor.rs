@@ -8,8 +8,8 @@ pub(super) type Extracted = Result<Option<LockKeys>, InvalidKey>;
 
 /// Returns the keys that a request must hold while it is served.
 ///
-/// The extractors behind the constructors of [`LockLayer`](crate::LockLayer) implement it. Implement it for a source that
-/// has a type of its own; for any other, [`LockLayer::by_fn`](crate::LockLayer::by_fn) takes a closure. Parts
+/// The extractors behind the constructors of [`LockLayer`](crate::LockLayer) implement it. Implement it for a type
+/// of your own. [`LockLayer::by_fn`](crate::LockLayer::by_fn) takes a closure. Parts
 /// of a key that come from a request belong into [`LockKey::from_parts`](crate::LockKey::from_parts), which separates them.
 ///
 /// ```

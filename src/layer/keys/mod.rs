@@ -1,6 +1,7 @@
 //! From the head of a request to the keys that it must hold.
 //!
-//! A new place that keys come from is a [`KeyExtractor`] in a file of its own, and a constructor of `LockLayer`.
+//! A new source is a `Place` of [`ByValue`] if the key is `[kind, value]`, or else a [`KeyExtractor`] in a file of its own. Each
+//! has a constructor of `LockLayer`.
 
 mod by_extension;
 mod by_fn;

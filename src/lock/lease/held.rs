@@ -169,8 +169,16 @@ impl Held {
         self.grants.are_lost(self.grants.now())
     }
 
-    /// Completes when the lock is lost, before its lease can expire in the backend. Never completes if the
-    /// lock is released first.
+    /// Completes when the lock is lost: its renewal was rejected, its lease expired, its longest hold was reached, or an
+    /// operator released it by force.
+    ///
+    /// Completes before the lease can expire in the backend, and at once if the lock is already lost. Never completes if
+    /// the lock is released first. After a suspend of the machine, completes within 100 ms of the resume, on the systems
+    /// where [`is_held`](Self::is_held) counts suspends.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, a new future can be created later without missing a loss.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -95,16 +95,7 @@ impl Grants {
 }
 
 pin_project! {
-    /// Completes when a guard is lost: its renewal was rejected, its lease expired, its longest hold
-    /// was reached, or an operator released it by force.
-    ///
-    /// Completes before the lease can expire in the backend, and at once if the guard is already lost.
-    /// Never completes if the guard is released first. After a suspend of the machine, completes within
-    /// 100 ms of the resume, on the systems where [`is_held`](crate::Held::is_held) counts suspends.
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, a new future can be created later without missing a loss.
+    /// The future of [`Held::lost`](crate::Held::lost).
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct Lost {

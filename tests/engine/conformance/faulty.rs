@@ -33,6 +33,8 @@ enum Fault {
     Overtaking,
     /// The outcomes of `leave` are in the wrong order.
     LeaveReversed,
+    /// A forced release of one holder ends the lease of another one.
+    ForceEndsOthers,
     /// One permit above the limit is granted.
     PermitTooMany,
     /// All permits have the limit 2.
@@ -254,6 +256,7 @@ impl Backend for Faulty {
         key: &LockKey,
         holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
+        let holder = holder.filter(|_| !self.has(ForceEndsOthers));
         match self.memory.force_release(key, holder).await? {
             ForceReleased::Released if self.has(ForceEndsAll) => {
                 self.memory.force_release(key, None).await?;
@@ -292,6 +295,14 @@ async fn keep_with_shorter_lease_is_detected() {
 async fn keep_with_fewer_counters_is_detected() {
     Faulty::new(KeepsOneCounter)
         .runs("release_or_keep_without_watch_keeps_or_frees")
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "only the holder that is named is released")]
+async fn forced_release_of_others_is_detected() {
+    Faulty::new(ForceEndsOthers)
+        .runs("forced_release_spares_other_holder")
         .await;
 }
 

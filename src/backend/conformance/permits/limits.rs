@@ -80,9 +80,9 @@ pub(crate) async fn permits_exclude_leases_of_other_modes<B: Backend>(one: &B, o
     let Some(key) = key("permits-modes", one) else {
         return;
     };
-    let modes = one.capabilities();
+    let capabilities = one.capabilities();
     for asked in [EXCLUSIVE, SHARED] {
-        if !modes.include(asked.0) {
+        if !capabilities.include(asked.0) {
             continue;
         }
         let [first, second, holder] = [(); 3].map(|()| lease());

@@ -19,8 +19,10 @@ pub(in crate::backend::conformance) fn lease() -> LeaseId {
 
 /// Returns a fresh key, or `None` if the backend has no permits.
 pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
-    let modes = backend.capabilities();
-    modes.include(Mode::Permit).then(|| fresh_key(subject))
+    let capabilities = backend.capabilities();
+    capabilities
+        .include(Mode::Permit)
+        .then(|| fresh_key(subject))
 }
 
 /// How a lease asks for a key.

@@ -41,12 +41,12 @@ pub(crate) async fn waiting_permits_are_served_in_order<B: Backend>(one: &B, oth
 /// Checks that no permit passes a lease of another mode that waits in the queue, that this lease waits for all permits,
 /// and that its departure admits the permits behind it.
 pub(crate) async fn waiting_lease_of_other_mode_stops_permits<B: Backend>(one: &B, other: &B) {
-    let modes = one.capabilities();
+    let capabilities = one.capabilities();
     for asked in [EXCLUSIVE, SHARED] {
         let Some(key) = key("permits-wanted", one) else {
             return;
         };
-        if !modes.include(asked.0) {
+        if !capabilities.include(asked.0) {
             continue;
         }
         let [first, second, waiter, later] = [(); 4].map(|()| lease());

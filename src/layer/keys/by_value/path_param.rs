@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use http::request::Parts;
 
-use super::path_params as params;
+use super::params;
 use super::source::ValueSource;
 use crate::layer::keys::extractor::Extracted;
 use crate::{InvalidKey, LockKey};
@@ -47,7 +47,7 @@ impl PathParam {
     pub(super) fn key(&self, kind: Option<&str>, request: &mut Parts) -> Extracted {
         let params = params::read(request)?;
         let value = params::value(&params, &self.name, request)?;
-        // As a client reads it.
+        // A client reads it so.
         let source = ValueSource {
             place: "path parameter",
             name: &self.name,

@@ -6,6 +6,9 @@ use http::request::Parts;
 
 use crate::InvalidKey;
 
+const OUTSIDE: &str = "path parameters exist only inside an axum `Router`; put the layer on its routes, with \
+                       `Router::route_layer`";
+
 /// Returns the decoded parameters.
 pub(super) fn read(request: &mut Parts) -> Result<RawPathParams, InvalidKey> {
     match ready_at_once(RawPathParams::from_request_parts(request, &())) {
@@ -14,9 +17,7 @@ pub(super) fn read(request: &mut Parts) -> Result<RawPathParams, InvalidKey> {
             Err(InvalidKey::undecodable("path"))
         }
         Err(_) if is_in_router(request) => Err(InvalidKey::NoRoute),
-        Err(_) => Err(InvalidKey::Setup("path parameters exist only inside an axum `Router`; put the layer on its routes, with \
-                      `Router::route_layer`"
-                .into())),
+        Err(_) => Err(InvalidKey::Setup(OUTSIDE.into())),
     }
 }
 
