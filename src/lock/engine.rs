@@ -177,13 +177,13 @@ impl Engine {
         self.home.clock.now()
     }
 
-    /// Checks that the home is in this process, before a caller waits for it. A check costs a system call.
+    /// Checks that the home is in this process, before a caller waits for it.
     ///
     /// # Errors
     ///
     /// Returns [`Unavailable`](ErrorKind::Unavailable) after a fork.
-    fn require_own_process(&self) -> Result<(), Error> {
-        match self.home.is_of_this_process() {
+    fn require_own_process(&self, now: Moment) -> Result<(), Error> {
+        match self.home.is_of_this_process_at(now) {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::Unavailable).with_source(Forked)),
         }
@@ -227,8 +227,8 @@ impl Engine {
     ///
     /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved, and
     /// [`Unavailable`](ErrorKind::Unavailable) in a fork of the manager's process.
-    pub(super) fn reserve_seat(&self) -> Result<Seat, Error> {
-        self.require_own_process()?;
+    pub(super) fn reserve_seat(&self, now: Moment) -> Result<Seat, Error> {
+        self.require_own_process(now)?;
         let seat = self.seats.take();
         seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
@@ -240,8 +240,13 @@ impl Engine {
     /// Returns [`Overloaded`](ErrorKind::Overloaded), or [`TooManyWaiters`](ErrorKind::TooManyWaiters) if `limit`
     /// places for permits are reserved.
     #[inline]
-    pub(super) fn reserve_queue_seat(&self, key: &LockKey, limit: usize) -> Result<Seat, Error> {
-        let seat = self.add_permit_seat(self.reserve_seat()?, key, limit);
+    pub(super) fn reserve_queue_seat(
+        &self,
+        key: &LockKey,
+        limit: usize,
+        now: Moment,
+    ) -> Result<Seat, Error> {
+        let seat = self.add_permit_seat(self.reserve_seat(now)?, key, limit);
         seat.ok_or_else(|| Error::new(ErrorKind::TooManyWaiters))
     }
 

@@ -203,7 +203,7 @@ fn attempt(
     let lease = engine.new_lease_id();
     // A backend in this process replies under the mutex of the lane, so no other event intervenes.
     let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
-        let seat = match engine.reserve_seat() {
+        let seat = match engine.reserve_seat(now) {
             Ok(seat) => seat,
             Err(overloaded) => return Entered::Rejected(overloaded),
         };
@@ -265,7 +265,7 @@ fn queue(
         let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
         return Err(error);
     }
-    match engine.reserve_queue_seat(key, limit) {
+    match engine.reserve_queue_seat(key, limit, now) {
         Ok(seat) => {
             let waiter = Waiter::new(*claim, seat);
             lane.enqueue(Arc::clone(&waiter), seen, now, effects);

@@ -11,12 +11,13 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::line::Line;
 use super::release_queue::ReleaseQueue;
 use super::unresolved::Unresolved;
 use super::wake::Alarm;
-use crate::lock::clock::{Clock, is_clock_paused};
+use crate::lock::clock::{AtomicMoment, Clock, Moment, Span, is_clock_paused};
 use crate::task::{EnterGuard, Handle, OwnThread, Runtime, has_ended};
 
 /// The place of the background work, and the state of its tasks.
@@ -25,12 +26,17 @@ pub(in crate::lock) struct Home {
     pub(in crate::lock) clock: Clock,
     /// Whether a task was dropped before its end. The home may have ended, or code of the program has panicked in it.
     suspect: AtomicBool,
+    /// Until when the last check of the process counts.
+    checked_until: AtomicMoment,
     pub(in crate::lock) watchdog: Alarm,
     pub(in crate::lock) releases: ReleaseQueue,
     pub(in crate::lock) unresolved: Unresolved,
     /// Where the acquire loops for permits wait.
     pub(in crate::lock) line: Line,
 }
+
+/// How long a check of the process counts. A fork takes longer: for a program of a few pages, 40 µs.
+const CHECKED: Span = Span::new(Duration::from_micros(20));
 
 enum Place {
     Own(OwnThread),
@@ -52,6 +58,7 @@ impl Home {
             },
             place,
             suspect: AtomicBool::new(false),
+            checked_until: AtomicMoment::new(Moment::FIRST),
             watchdog: Alarm::default(),
             releases: ReleaseQueue::default(),
             unresolved: Unresolved::default(),
@@ -134,6 +141,19 @@ impl Home {
             Place::Own(thread) => thread.is_of_this_process(),
             Place::Given(_) | Place::Paused(_) => true,
         }
+    }
+
+    /// Does the same, by a system call only if the last one was some time before `now`, which has just been read.
+    #[inline]
+    pub(in crate::lock) fn is_of_this_process_at(&self, now: Moment) -> bool {
+        if now < self.checked_until.load() {
+            return true;
+        }
+        let is_of_this_process = self.is_of_this_process();
+        if is_of_this_process {
+            self.checked_until.no_earlier_than(now + CHECKED);
+        }
+        is_of_this_process
     }
 
     /// Returns `true` if the home needs a check. Only tests have one with a paused clock.

@@ -187,6 +187,8 @@ fn forked_process_is_rejected() {
         panic!("no thread of its own");
     };
     thread.pretend_fork();
+    // As long as a fork takes.
+    std::thread::sleep(CHECKED.get());
     let error = acquire().expect_err("forked");
     assert!(error.is_unavailable(), "{error:?}");
     let error = current_thread().block_on(locks.is_locked("k"));
