@@ -241,7 +241,9 @@ async fn notifications(_: &Run, fenced: &mut Fenced) -> String {
 async fn migrations(_: &Run, fenced: &mut Fenced) -> String {
     let count = 6;
     for number in 0..count {
-        let connect = PostgresBackend::builder(fenced.server.url()).connect();
+        // The machine may be busy with other rows.
+        let builder = PostgresBackend::builder(fenced.server.url()).response_timeout(10 * SECOND);
+        let connect = builder.connect();
         let run = async |script| fenced.server.run(script).await;
         let (backend, (), ()) = tokio::join!(connect, run(PostgresBackend::MIGRATION), run(NEXT));
         let locks = fenced.manage(backend.expect("it serves both versions"));
