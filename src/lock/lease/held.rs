@@ -152,7 +152,7 @@ impl Held {
     /// use tower_lock::manager::LostReason;
     ///
     /// let locks = LockManager::in_memory();
-    /// let guard = locks.acquire("order:42").max_hold(Duration::from_millis(10)).await?;
+    /// let guard = locks.acquire("order:42").max_hold(Duration::from_millis(500)).await?;
     /// assert_eq!(guard.lost_reason(), None);
     /// guard.lost().await;
     /// assert_eq!(guard.lost_reason(), Some(LostReason::MaxHold));
