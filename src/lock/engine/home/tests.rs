@@ -188,7 +188,7 @@ fn forked_process_is_rejected() {
     };
     thread.pretend_fork();
     // As long as a fork takes.
-    std::thread::sleep(CHECKED.get());
+    thread::sleep(CHECKED.get());
     let error = acquire().expect_err("forked");
     assert!(error.is_unavailable(), "{error:?}");
     let error = current_thread().block_on(locks.is_locked("k"));
