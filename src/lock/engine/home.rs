@@ -35,7 +35,8 @@ pub(in crate::lock) struct Home {
     pub(in crate::lock) line: Line,
 }
 
-/// How long a check of the process counts. A fork takes longer: for a program of a few pages, 40 µs.
+/// How long a check of the process counts. The fork of a program of a few pages takes 40 µs. If another thread checks during
+/// a fork, an acquire in the first microseconds of the child can wait without an error.
 const CHECKED: Span = Span::new(Duration::from_micros(20));
 
 enum Place {

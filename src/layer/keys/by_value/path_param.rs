@@ -47,7 +47,7 @@ impl PathParam {
     pub(super) fn key(&self, kind: Option<&str>, request: &mut Parts) -> Extracted {
         let params = params::read(request)?;
         let value = params::value(&params, &self.name, request)?;
-        // A client reads it so.
+        // The words of an error, which a client reads.
         let source = ValueSource {
             place: "path parameter",
             name: &self.name,
