@@ -80,11 +80,14 @@ pub struct Record {
     pub valid_until: Time,
     /// Until when the store may hold it, by the commands that were sent.
     pub longest: Time,
-    pub release_sent: bool,
+    /// When the first release was sent.
+    pub release_sent: Option<Time>,
+    /// The releases without a reply so far.
+    pub unanswered: u32,
     /// Whether a guard had it. Others, of unknown fate, are released more than once.
     pub granted: bool,
     /// Whether its process knows that a release has ended it.
-    pub ended: bool,
+    pub ended: Option<Time>,
     /// Whether a renewal did not find it.
     pub gone: bool,
     /// When a command for it failed last.
@@ -224,10 +227,15 @@ impl Store {
         record.longest = record.longest.max(now + item.ttl);
         match command {
             Command::Acquire | Command::Contend => {
-                record.ended = false;
+                record.ended = None;
             }
-            Command::Release | Command::Leave => record.release_sent = true,
+            Command::Release | Command::Leave => {
+                record.release_sent.get_or_insert(now);
+            }
             _ => {}
+        }
+        if matches!(command, Command::Release | Command::Pass) {
+            record.unanswered += 1;
         }
     }
 
@@ -238,9 +246,10 @@ impl Store {
             limit: item.limit,
             valid_until: Time::MIN,
             longest: now,
-            release_sent: false,
+            release_sent: None,
+            unanswered: 0,
             granted: false,
-            ended: false,
+            ended: None,
             gone: false,
             failed: None,
             released: None,
@@ -265,6 +274,9 @@ impl Store {
         if outcome.is_none() {
             record.failed = Some(now);
         }
+        if matches!(command, Command::Release | Command::Pass) {
+            record.unanswered -= 1;
+        }
         let ends = matches!(command, Command::Release | Command::Leave);
         match outcome {
             Some(
@@ -273,20 +285,20 @@ impl Store {
                 | Outcome::Entered
                 | Outcome::LeftToOthers,
             ) => {
-                record.ended = true;
+                record.ended = Some(now);
             }
             Some(Outcome::Waiting { .. }) => record.waited = true,
             Some(Outcome::NotHeld) if !matches!(command, Command::Renew | Command::Downgrade) => {
-                record.ended = true;
+                record.ended = Some(now);
             }
             Some(Outcome::NotHeld) => record.gone = true,
             // It revives no lease.
             None if ends => {}
             // A late reply or none, after which the process cannot know.
             Some(Outcome::Renewed | Outcome::RenewedWanted | Outcome::Kept { .. }) | None => {
-                record.ended = false;
+                record.ended = None;
             }
-            Some(Outcome::Granted { .. }) if command == Command::Downgrade => record.ended = false,
+            Some(Outcome::Granted { .. }) if command == Command::Downgrade => record.ended = None,
             _ => {}
         }
     }
@@ -369,7 +381,8 @@ impl Store {
         if matches!(command, Command::Release | Command::Pass)
             && let Some(record) = self.records.get_mut(&lease)
         {
-            record.found_absent |= !is_held;
+            // An earlier release without a reply may have ended it.
+            record.found_absent |= !is_held && record.unanswered < 2;
         }
         let only_exclusive = command == Command::Pass;
         let mode = self.mode(item.key, now);

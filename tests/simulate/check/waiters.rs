@@ -122,7 +122,10 @@ impl Environment {
         let passed_over = waiters.find(|waiter| {
             let running = self.running_since(seen, waiter.manager, waiter.runtime);
             let suspended = now - self.awake();
+            // A shutdown rejects those without a deadline.
+            let is_rejected = seen.closing[waiter.manager] && waiter.deadline.is_none();
             plain(waiter)
+                && !is_rejected
                 && waiter.permits.is_none()
                 && waiter.manager == granted.manager
                 && waiter.keys == granted.keys

@@ -8,13 +8,13 @@ use super::{History, assert_finds, assert_finds_in, item, lease};
 use crate::environment::Weather;
 use crate::plan::{Command, Plan, Trouble};
 use crate::tests::plan;
-use crate::time::MS;
+use crate::time::{MS, RESPONSE_TIMEOUT};
 use crate::violation::Invariant;
 use crate::wire::key;
 
 impl History {
     /// The commands of the next millisecond meet this trouble.
-    fn trouble(&self, kind: Trouble) {
+    pub(super) fn trouble(&self, kind: Trouble) {
         let awake = self.environment.awake();
         self.environment.add_weather(Weather {
             from: awake,
@@ -66,6 +66,25 @@ async fn checker_finds_second_release() {
             history.trouble(Trouble::ReplyLost);
         }
         history.drive(wire.release(&leases)).await;
+        history.drive(wire.release(&leases)).await;
+    })
+    .await;
+}
+
+/// A release without a reply is repeated, while another task may read the reply.
+#[tokio::test(start_paused = true)]
+async fn checker_finds_second_release_before_response_timeout() {
+    assert_finds(Invariant::ReleasedTwice, async |history, fault| {
+        let wire = history.wire(0);
+        let id = history.renewed_guard(0).await;
+        let leases = [Release::new(key(0), history.lease())];
+        history.environment.released(id, "is released");
+        history.drive(wire.release(&leases)).await;
+        let mut store = history.environment.store.lock().unwrap();
+        let record = store.records.get_mut(&leases[0].lease).unwrap();
+        let before = if fault { 0 } else { RESPONSE_TIMEOUT };
+        record.release_sent = record.release_sent.map(|sent| sent - before);
+        drop(store);
         history.drive(wire.release(&leases)).await;
     })
     .await;

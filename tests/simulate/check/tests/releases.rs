@@ -4,7 +4,7 @@ use tower_lock::ErrorKind;
 
 use super::{History, assert_finds, assert_finds_in, item};
 use crate::executor::Runtime;
-use crate::plan::Command;
+use crate::plan::{Command, Trouble};
 use crate::tests::plan;
 use crate::violation::Invariant;
 
@@ -27,6 +27,27 @@ async fn released(history: &History, lost: bool, outcome: Result<(), ErrorKind>)
 async fn checker_finds_success_of_absent_lease() {
     assert_finds(Invariant::ReleaseEnds, async |history, fault| {
         released(history, fault, Ok(())).await;
+    })
+    .await;
+}
+
+/// If the first of two releases has no reply, it may have ended the lease.
+#[tokio::test(start_paused = true)]
+async fn checker_finds_success_of_only_release_without_lease() {
+    assert_finds(Invariant::ReleaseEnds, async |history, fault| {
+        let id = history.renewed_guard(0).await;
+        let lease = history.lease();
+        let release = history.environment.release_starts(id);
+        history.environment.released(id, "is released");
+        if !fault {
+            history.trouble(Trouble::RequestLost);
+            history.send(0, Command::Release, item(lease, 0)).await;
+        }
+        let mut store = history.environment.store.lock().unwrap();
+        store.restart(history.environment.now());
+        drop(store);
+        history.send(0, Command::Release, item(lease, 0)).await;
+        history.environment.release_replied(release, &Ok(()));
     })
     .await;
 }

@@ -53,6 +53,17 @@ async fn checker_finds_overtaken_waiter() {
     .await;
 }
 
+/// A shutdown rejects a waiter without a deadline, and the next one may be polled first.
+#[tokio::test(start_paused = true)]
+async fn checker_finds_waiter_overtaken_without_shutdown() {
+    assert_finds(Invariant::Order, async |history, fault| {
+        (history.environment).acquire_starts(0, 0, &waits_forever(), None);
+        history.seen().closing[0] = !fault;
+        history.renewed_guard(0).await;
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn checker_finds_place_left_by_waiting_process() {
     let plan = Plan {
