@@ -167,7 +167,7 @@ BEGIN
   IF l IS NULL THEN
     -- A renewal may lock several of the rows, in this order.
     WITH e AS MATERIALIZED (SELECT counter FROM tower_lock.lease
-      WHERE key = k AND until > clock_timestamp() ORDER BY counter FOR NO KEY UPDATE)
+      WHERE key = k AND until > clock_timestamp() ORDER BY lease FOR NO KEY UPDATE)
     UPDATE tower_lock.lease x SET until = to_timestamp(0) FROM e WHERE x.key = k AND x.counter = e.counter;
     held := FOUND;
     PERFORM tower_lock.settle(k);
@@ -264,11 +264,9 @@ CREATE OR REPLACE FUNCTION tower_lock.renew(ks text[], ls text[], ms text[], ttl
 LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
   SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '400', true);
-  WITH i AS (SELECT * FROM unnest(ks, ls, ms, ttls) WITH ORDINALITY u(key, lease, mode, ttl, n)),
-  l AS MATERIALIZED (SELECT t.key, t.counter, i.ttl, i.n FROM tower_lock.lease t JOIN i USING (key, lease, mode)
-    WHERE t.until > clock_timestamp() ORDER BY t.key, t.counter FOR NO KEY UPDATE OF t)
-  UPDATE tower_lock.lease t SET until = greatest(t.until, clock_timestamp() + l.ttl * interval '1 ms')
-    FROM l WHERE t.key = l.key AND t.counter = l.counter AND t.until > clock_timestamp() RETURNING l.n $$;
+  UPDATE tower_lock.lease t SET until = greatest(t.until, clock_timestamp() + i.ttl * interval '1 ms')
+    FROM (SELECT * FROM unnest(ks, ls, ms, ttls) WITH ORDINALITY u(key, lease, mode, ttl, n) ORDER BY key, lease) i
+    WHERE t.key = i.key AND t.lease = i.lease AND t.mode = i.mode AND t.until > clock_timestamp() RETURNING i.n $$;
 
 -- Registers a manager that waits for a key. Under the mutex: a release before it is visible, one after it notifies.
 CREATE OR REPLACE FUNCTION tower_lock.watch(k text, own text, at text) RETURNS void LANGUAGE plpgsql
