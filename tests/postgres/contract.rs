@@ -6,12 +6,12 @@ use deadpool_postgres::{Manager, Pool};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::NoTls;
-use tower_lock::backend::{Backend, conformance};
+use tower_lock::backend::{Backend, Released, conformance};
 use tower_lock::{LockKey, PostgresBackend};
 use uuid::Uuid;
 
 use super::support::postgres_server::PostgresServer;
-use super::{LONG, acquire, backend, is_busy, lease};
+use super::{LONG, acquire, backend, is_busy, lease, release};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_backends_pass_conformance() {
@@ -23,11 +23,8 @@ async fn two_backends_pass_conformance() {
 #[tokio::test]
 async fn relaxed_backend_passes_conformance() {
     let server = PostgresServer::start(&[]).await;
-    let one = PostgresBackend::builder(server.url())
-        .relaxed()
-        .connect()
-        .await
-        .unwrap();
+    let builder = PostgresBackend::builder(server.url()).relaxed();
+    let one = builder.response_timeout(LONG / 10).connect().await.unwrap();
     conformance::all(&one, &backend(&server).await).await;
 }
 
@@ -48,11 +45,26 @@ fn pool(server: &PostgresServer) -> Pool {
 async fn pool_without_listener_passes_conformance() {
     let server = PostgresServer::start(&[]).await;
     let pools = [pool(&server), pool(&server)];
-    let [one, other] = pools
-        .each_ref()
-        .map(|pool| PostgresBackend::from_pool(pool.clone()).connect());
+    let [one, other] = pools.each_ref().map(|pool| {
+        let builder = PostgresBackend::from_pool(pool.clone());
+        builder.response_timeout(LONG / 10).connect()
+    });
     conformance::all(&one.await.unwrap(), &other.await.unwrap()).await;
     assert_eq!(pools[0].status().size, 0, "the pool has room again");
+}
+
+/// Parsing and planning takes longer than running it.
+#[tokio::test]
+async fn commands_for_one_key_are_prepared() {
+    let server = PostgresServer::start(&[]).await;
+    let backend = backend(&server).await;
+    for number in 0..2 {
+        let (key, lease) = (LockKey::new("x'; \\ 'ü"), lease());
+        acquire(&backend, &key, lease, LONG).await;
+        assert!(is_busy(&backend, &key).await, "{number}");
+        assert_eq!(release(&backend, &key, lease).await, Released::Released);
+    }
+    assert_eq!(server.sessions("EXECUTE tower_lock_").await.len(), 2);
 }
 
 /// A row without its waiter would make other processes release the lock at each hand-off.

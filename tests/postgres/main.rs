@@ -10,6 +10,7 @@ mod examples;
 mod faults;
 mod fence;
 mod migration;
+mod pgbouncer;
 mod sessions;
 mod sqlx;
 #[path = "../support/mod.rs"]

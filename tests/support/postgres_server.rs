@@ -43,15 +43,19 @@ fn programs() -> PathBuf {
     format!("/usr/lib/postgresql/{version}/bin").into()
 }
 
-/// Returns a command that does not run as root: the server rejects it. The folder is then owned by that user.
-fn command(program: &str, dir: &Path) -> Command {
+/// Returns the user of servers in the folder, which it then owns. It is not root: they reject it.
+pub(crate) fn user(dir: &Path) -> u32 {
     let mut user = std::fs::metadata(dir).expect("a folder").uid();
     if user == 0 {
         user = NOBODY;
         chown(dir, Some(user), None).expect("a folder of the user");
     }
+    user
+}
+
+fn command(program: &str, dir: &Path) -> Command {
     let mut command = Command::new(programs().join(program));
-    command.uid(user).current_dir(dir).stdin(Stdio::null());
+    command.uid(user(dir)).current_dir(dir).stdin(Stdio::null());
     command
 }
 
@@ -201,9 +205,10 @@ impl PostgresServer {
             .expect(script);
     }
 
-    /// Returns the processes of the server whose last statement contains a text.
+    /// Returns the processes of the server whose last statement matches a regular expression.
     pub(crate) async fn sessions(&self, text: &str) -> Vec<i32> {
-        let statement = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND strpos(query, $1) > 0";
+        let statement =
+            "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~ $1";
         let rows = self
             .client()
             .await

@@ -1,16 +1,18 @@
 //! The statements and their rows.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::{Row, SimpleQueryRow};
 use uuid::Uuid;
 
 use super::batch::{Batch, Command};
 use super::error::{Cause, is_late};
-use super::line::Line;
+use super::line::{Line, Session};
+use super::single::{Single, literal};
 use crate::LockKey;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, Downgraded, Holder, KeepRequest, Mode, Release,
@@ -20,12 +22,18 @@ use crate::task::Background;
 
 const ACQUIRE: &str = "SELECT extract(epoch FROM clock_timestamp())::float8, n, counter, ttl_ms
     FROM tower_lock.acquire($1, $2, $3, $4, $5, $6)";
-// The first and only item, which may wait for the mutex of its key.
-const ACQUIRE_ONE: &str =
-    "SELECT extract(epoch FROM clock_timestamp())::float8, 1::int8, counter, ttl_ms
-    FROM tower_lock.acquire_one($1[1], $2[1], $3[1], $4[1], $5, $6, true)";
+// One item, which may wait for the mutex of its key.
+const ACQUIRE_ONE: Single = Single {
+    columns: "extract(epoch FROM clock_timestamp())::float8, counter, ttl_ms",
+    function: "tower_lock.acquire_one",
+    types: &["text", "text", "text", "int8", "float8", "bool", "bool"],
+};
 const RELEASE: &str = "SELECT n, was_held FROM tower_lock.release($1, $2)";
-const RELEASE_ONE: &str = "SELECT 1::int8, tower_lock.release_one($1[1], $2[1])";
+const RELEASE_ONE: Single = Single {
+    columns: "release_one",
+    function: "tower_lock.release_one",
+    types: &["text", "text"],
+};
 const RENEW: &str = "SELECT tower_lock.renew($1, $2, $3, $4)";
 const RELEASE_OR_KEEP: &str =
     "SELECT kept, watchers FROM tower_lock.release_or_keep($1, $2, $3, $4, $5)";
@@ -38,6 +46,11 @@ const FORCE_RELEASE: &str = "SELECT tower_lock.release_one($1, $2)";
 fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, BackendError> {
     let unexpected = |_| BackendError::unknown(Cause::Unexpected);
     row.try_get(index).map_err(unexpected)
+}
+
+/// Returns a column of a prepared statement, which is text.
+fn parsed<T: FromStr>(row: &SimpleQueryRow, index: usize) -> Option<T> {
+    row.try_get(index).ok()??.parse().ok()
 }
 
 fn only(rows: &[Row]) -> Result<&Row, BackendError> {
@@ -88,54 +101,27 @@ impl Command for Acquires {
         &self,
         requests: &[&AcquireRequest],
     ) -> Result<Vec<Option<Acquired>>, BackendError> {
-        let keys: Vec<_> = requests.iter().map(|it| it.key.as_str()).collect();
-        let leases: Vec<_> = requests.iter().map(|it| it.lease.to_string()).collect();
-        let modes: Vec<_> = requests.iter().map(|it| mode_name(it.mode)).collect();
-        let ttls: Vec<_> = requests.iter().map(|it| millis(it.ttl)).collect();
-        let statement = match requests.len() {
-            1 => ACQUIRE_ONE,
-            _ => ACQUIRE,
-        };
         let attempt = async || {
             let session = self.line.session().await?;
             session.refresh_clock(self.line.response_timeout).await?;
             let deadline = Instant::now() + self.line.response_timeout;
-            // The server refuses the attempt after this time.
-            let not_after = session.clock_at(deadline);
-            let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
-                (&keys, Type::TEXT_ARRAY),
-                (&leases, Type::TEXT_ARRAY),
-                (&modes, Type::TEXT_ARRAY),
-                (&ttls, Type::INT8_ARRAY),
-                (&not_after, Type::FLOAT8),
-                (&self.durable, Type::BOOL),
-            ];
-            let rows = session.query(statement, &parameters, deadline).await;
-            if let Err(error) = &rows
+            let outcomes = match requests {
+                [request] => self.acquire_one(&session, request, deadline).await,
+                _ => self.acquire(&session, requests, deadline).await,
+            };
+            if let Err(error) = &outcomes
                 && error.may_have_taken_effect()
             {
                 // The release of these leases must not overtake the command, which may still be in flight.
                 sleep_until(deadline).await;
             }
-            let rows = rows?;
-            session.set_clock(&rows)?;
-            Ok(rows)
+            outcomes
         };
-        let rows = match attempt().await {
+        match attempt().await {
             // The clock of the server has stepped, or this machine was suspended. Another connection reads it again.
-            Err(error) if is_late(&error) => attempt().await?,
-            rows => rows?,
-        };
-        let mut outcomes = vec![None; requests.len()];
-        for row in &rows {
-            let outcome = match (column(row, 2)?, column(row, 3)?) {
-                (Some(counter), _) => Some(Acquired::granted(unsigned(counter))),
-                (None, Some(ttl)) => Some(Acquired::busy(Duration::from_millis(unsigned(ttl)))),
-                (None, None) => None,
-            };
-            store(&mut outcomes, column(row, 1)?, outcome);
+            Err(error) if is_late(&error) => attempt().await,
+            outcomes => outcomes,
         }
-        Ok(outcomes)
     }
 
     fn undo(&self, request: AcquireRequest, outcome: Result<Acquired, BackendError>) {
@@ -148,6 +134,67 @@ impl Command for Acquires {
             let release = self.releases.call(Release::new(request.key, request.lease));
             Background.spawn(async move { drop(release.await) });
         }
+    }
+}
+
+impl Acquires {
+    async fn acquire_one(
+        &self,
+        session: &Session,
+        request: &AcquireRequest,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Acquired>>, BackendError> {
+        let arguments = format!(
+            "{}, '{}', '{}', {}, {}, {}, true",
+            literal(&request.key),
+            request.lease,
+            mode_name(request.mode),
+            millis(request.ttl),
+            session.clock_at(deadline),
+            self.durable
+        );
+        let row = session.query_one(ACQUIRE_ONE, &arguments, deadline).await?;
+        session.set_clock(parsed(&row, 0))?;
+        Ok(vec![outcome(parsed(&row, 1), parsed(&row, 2))])
+    }
+
+    async fn acquire(
+        &self,
+        session: &Session,
+        requests: &[&AcquireRequest],
+        deadline: Instant,
+    ) -> Result<Vec<Option<Acquired>>, BackendError> {
+        let keys: Vec<_> = requests.iter().map(|it| it.key.as_str()).collect();
+        let leases: Vec<_> = requests.iter().map(|it| it.lease.to_string()).collect();
+        let modes: Vec<_> = requests.iter().map(|it| mode_name(it.mode)).collect();
+        let ttls: Vec<_> = requests.iter().map(|it| millis(it.ttl)).collect();
+        // The server refuses the attempt after this time.
+        let not_after = session.clock_at(deadline);
+        let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
+            (&keys, Type::TEXT_ARRAY),
+            (&leases, Type::TEXT_ARRAY),
+            (&modes, Type::TEXT_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
+            (&not_after, Type::FLOAT8),
+            (&self.durable, Type::BOOL),
+        ];
+        let rows = session.query(ACQUIRE, &parameters, deadline).await?;
+        session.set_clock(rows.first().and_then(|row| row.try_get(0).ok()))?;
+        let mut outcomes = vec![None; requests.len()];
+        for row in &rows {
+            let outcome = outcome(column(row, 2)?, column(row, 3)?);
+            store(&mut outcomes, column(row, 1)?, outcome);
+        }
+        Ok(outcomes)
+    }
+}
+
+/// Returns the outcome of an attempt, or `None` if the mutex of its key was taken.
+fn outcome(counter: Option<i64>, ttl: Option<i64>) -> Option<Acquired> {
+    match (counter, ttl) {
+        (Some(counter), _) => Some(Acquired::granted(unsigned(counter))),
+        (None, Some(ttl)) => Some(Acquired::busy(Duration::from_millis(unsigned(ttl)))),
+        (None, None) => None,
     }
 }
 
@@ -165,26 +212,41 @@ impl Command for Releases {
     }
 
     async fn send(&self, releases: &[&Release]) -> Result<Vec<Option<Released>>, BackendError> {
+        if let [release] = releases {
+            return self.release_one(release).await;
+        }
         let keys: Vec<_> = releases.iter().map(|it| it.key.as_str()).collect();
         let leases: Vec<_> = releases.iter().map(|it| it.lease.to_string()).collect();
         let parameters: [(&(dyn ToSql + Sync), Type); 2] =
             [(&keys, Type::TEXT_ARRAY), (&leases, Type::TEXT_ARRAY)];
         let mut outcomes = vec![None; releases.len()];
-        let statement = match releases.len() {
-            1 => RELEASE_ONE,
-            _ => RELEASE,
-        };
-        for row in &self.line.query(statement, &parameters).await? {
-            let released = column::<Option<bool>>(row, 1)?.map(|was_held| match was_held {
-                true => Released::Released,
-                false => Released::NotHeld,
-            });
-            store(&mut outcomes, column(row, 0)?, released);
+        for row in &self.line.query(RELEASE, &parameters).await? {
+            let was_held: Option<bool> = column(row, 1)?;
+            store(&mut outcomes, column(row, 0)?, was_held.map(released));
         }
         Ok(outcomes)
     }
 
     fn undo(&self, _: Release, _: Result<Released, BackendError>) {}
+}
+
+impl Releases {
+    async fn release_one(&self, release: &Release) -> Result<Vec<Option<Released>>, BackendError> {
+        let session = self.line.session().await?;
+        let deadline = Instant::now() + self.line.response_timeout;
+        let arguments = format!("{}, '{}'", literal(&release.key), release.lease);
+        let row = session.query_one(RELEASE_ONE, &arguments, deadline).await?;
+        let unexpected = |_| BackendError::unknown(Cause::Unexpected);
+        let was_held = row.try_get(0).map_err(unexpected)?.map(|it| it == "t");
+        Ok(vec![was_held.map(released)])
+    }
+}
+
+fn released(was_held: bool) -> Released {
+    match was_held {
+        true => Released::Released,
+        false => Released::NotHeld,
+    }
 }
 
 /// The commands that are no part of a batch.

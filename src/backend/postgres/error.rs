@@ -34,6 +34,9 @@ const PERMANENT: [&str; 7] = ["22", "28", "2F", "3D", "3F", "42", "TL"];
 /// The code of an attempt that reached the server after its deadline.
 const LATE: &str = "TL002";
 
+/// The code of a prepared statement that the session does not have.
+const UNPREPARED: &str = "26000";
+
 fn server(error: &Error) -> Option<(Cause, BackendErrorKind)> {
     let error = error.as_db_error()?;
     let code = error.code().code();
@@ -89,6 +92,15 @@ pub(super) fn lacks_schema(error: &Error) -> bool {
 
 /// Returns `true` for an attempt whose deadline the server's clock has passed.
 pub(super) fn is_late(error: &BackendError) -> bool {
+    has_code(error, LATE)
+}
+
+/// Returns `true` for a prepared statement that the session does not have.
+pub(super) fn is_unprepared(error: &BackendError) -> bool {
+    has_code(error, UNPREPARED)
+}
+
+fn has_code(error: &BackendError, expected: &str) -> bool {
     let cause = error.source().and_then(|it| it.downcast_ref());
-    matches!(cause, Some(Cause::Server { code, .. }) if code == LATE)
+    matches!(cause, Some(Cause::Server { code, .. }) if code == expected)
 }

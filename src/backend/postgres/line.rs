@@ -1,14 +1,17 @@
 //! One shared connection, which is replaced when it ends.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::time::Instant;
-use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
 
-use super::error::{Cause, is_late, of_command};
+use super::error::{Cause, is_late, is_unprepared, of_command};
+use super::single::Single;
 use super::source::{Connected, Source};
 use crate::backend::BackendError;
 use crate::backend::recovery::Recovery;
@@ -49,6 +52,10 @@ pub(super) struct Session {
     /// The server's clock in seconds, and when it was received.
     clock: Mutex<(f64, Instant)>,
     is_broken: AtomicBool,
+    /// Whether a statement was prepared.
+    has_prepared: AtomicBool,
+    /// Whether a prepared statement was missing: a proxy sends statements to several sessions.
+    is_spread: AtomicBool,
 }
 
 impl Line {
@@ -102,11 +109,11 @@ impl Line {
         let session = Session {
             client,
             clock: Mutex::new((0.0, Instant::now())),
-            is_broken: AtomicBool::new(false),
+            is_broken: AtomicBool::default(),
+            has_prepared: AtomicBool::default(),
+            is_spread: AtomicBool::default(),
         };
-        let deadline = Instant::now() + self.response_timeout;
-        let rows = session.query(PREPARE, &[], deadline).await?;
-        session.set_clock(&rows)?;
+        session.read_clock(self.response_timeout).await?;
         Ok(session)
     }
 
@@ -139,8 +146,64 @@ impl Session {
     ) -> Result<Vec<Row>, BackendError> {
         // No statement has a name: a proxy may send the next one to another session.
         let reply = self.client.query_typed(statement, parameters);
+        self.reply(reply, deadline).await
+    }
+
+    /// Sends the statement for one item, prepared unless a proxy prevents it, and returns its first row.
+    pub(super) async fn query_one(
+        &self,
+        single: Single,
+        arguments: &str,
+        deadline: Instant,
+    ) -> Result<SimpleQueryRow, BackendError> {
+        let direct = || self.simple_query(single.select(arguments), deadline);
+        if self.is_spread.load(Ordering::Relaxed) {
+            return direct().await;
+        }
+        let is_first = !self.has_prepared.swap(true, Ordering::Relaxed);
+        // Both are sent at once, in this order. The second one fails if the first one has failed, unless another client of a
+        // proxy has prepared the same statement.
+        let prepare = async {
+            if is_first {
+                let prepare = single.prepare();
+                drop(
+                    self.reply(self.client.batch_execute(&prepare), deadline)
+                        .await,
+                );
+            }
+        };
+        let execute = self.simple_query(single.execute(arguments), deadline);
+        match join(prepare, execute).await.1 {
+            Err(error) if is_unprepared(&error) => {
+                self.is_spread.store(true, Ordering::Relaxed);
+                direct().await
+            }
+            row => row,
+        }
+    }
+
+    async fn simple_query(
+        &self,
+        statement: String,
+        deadline: Instant,
+    ) -> Result<SimpleQueryRow, BackendError> {
+        let messages = self
+            .reply(self.client.simple_query(&statement), deadline)
+            .await?;
+        let rows = messages.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        rows.ok_or_else(|| BackendError::unknown(Cause::Unexpected))
+    }
+
+    async fn reply<T>(
+        &self,
+        reply: impl Future<Output = Result<T, Error>>,
+        deadline: Instant,
+    ) -> Result<T, BackendError> {
         match timeout_at(deadline, reply).await {
-            Ok(Ok(rows)) => Ok(rows),
+            Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => {
                 let is_closed = error.is_closed();
                 let error = of_command(error);
@@ -162,20 +225,22 @@ impl Session {
         if received.elapsed() < DRIFTED {
             return Ok(());
         }
+        self.read_clock(limit).await
+    }
+
+    async fn read_clock(&self, limit: Duration) -> Result<(), BackendError> {
         let rows = self.query(PREPARE, &[], Instant::now() + limit).await?;
-        self.set_clock(&rows)
+        let clock = rows.first().and_then(|row| row.try_get(0).ok());
+        self.set_clock(clock)
     }
 
     /// Sends a script of statements.
-    pub(super) async fn run(&self, script: &str) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn run(&self, script: &str) -> Result<(), Error> {
         self.client.batch_execute(script).await
     }
 
     /// Sends a statement whose error its caller examines.
-    pub(super) async fn try_query(
-        &self,
-        statement: &str,
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    pub(super) async fn try_query(&self, statement: &str) -> Result<Vec<Row>, Error> {
         self.client.query_typed(statement, &[]).await
     }
 
@@ -184,10 +249,9 @@ impl Session {
         self.is_broken.store(true, Ordering::Relaxed);
     }
 
-    /// Records the server's clock, the first column of the first row, which has just been received.
-    pub(super) fn set_clock(&self, rows: &[Row]) -> Result<(), BackendError> {
+    /// Records the server's clock in seconds, which has just been received.
+    pub(super) fn set_clock(&self, clock: Option<f64>) -> Result<(), BackendError> {
         let received = Instant::now();
-        let clock = rows.first().and_then(|row| row.try_get(0).ok());
         let clock = clock.ok_or_else(|| BackendError::unknown(Cause::Unexpected))?;
         *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = (clock, received);
         Ok(())
