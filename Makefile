@@ -45,7 +45,7 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test examples browser test-long curl postgres test-servers test-postgres fuzz faults queue simulate mutants server lint api features features-lint features-test deny bench instructions interop ops
+.PHONY: help test examples browser test-long curl postgres test-servers test-postgres fuzz faults versions queue simulate mutants server lint api features features-lint features-test deny bench instructions interop ops
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
@@ -54,6 +54,7 @@ help:
 	@echo 'make test-postgres  the PostgreSQL tests against 13 and 18 (VERSIONS="$(VERSIONS)"; requires Python, Maven)'
 	@echo 'make browser   the dashboard in Chromium (STORE=1 replaces docs/dashboard.png)'
 	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
+	@echo 'make versions  processes of this version beside those of the commit OLD, as in a rolling upgrade (RUNS=$(RUNS))'
 	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (requires a nightly Rust and cargo-fuzz)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
 	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
@@ -105,6 +106,9 @@ fuzz:
 # Prints a table of violations, overlaps, recovery times and orphaned keys. `make test-long` runs each fault once.
 faults: server postgres
 	FAULT_RUNS=$(RUNS) $(TESTS) --test faults -- $(ROWS)
+
+versions: server
+	RUNS=$(RUNS) OLD='$(OLD)' CARGO='$(CARGO)' .ci/versions
 
 # `make test` takes 2 000 steps.
 queue: server
