@@ -176,7 +176,8 @@ deny:
 
 # Compares with other locks. `cargo bench --bench speed` is the short benchmark.
 bench: server
-	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml -- --rounds $(ROUNDS) \
+	$(CARGO) run --release --manifest-path benches/compare/Cargo.toml $(if $(shell pkg-config --exists openssl && echo yes),--features distributed-postgres) -- \
+		--rounds $(ROUNDS) \
 		--herd-seconds $(HERD_SECONDS) --starvation-seconds $(STARVATION_SECONDS) $(SCENARIOS)
 
 # Compares the instructions of the hot paths with the files in benches/instructions, without metrics and with them.

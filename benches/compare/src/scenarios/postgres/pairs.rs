@@ -16,15 +16,16 @@ pub(super) async fn many(bench: &mut Bench, server: &PostgresServer) -> Result<(
     let durable = manager(server, true).await?;
     let relaxed = manager(server, false).await?;
     let redis = LockManager::connect(&bench.server.url()).await?;
-    let mut many = [
+    let mut many = vec![
         Peer::ours("tower-lock on Redis", &redis, MANY),
         Peer::ours("tower-lock, durable", &durable, MANY),
         Peer::ours("tower-lock, relaxed", &relaxed, MANY),
         Peer::advisory(server, MANY).await?,
         Peer::row(server, MANY).await?,
     ];
+    many.extend(Peer::distributed(server, MANY).await?);
     rounds(bench, &mut many).await?;
-    let bounds = [None, Some(0.5), Some(0.8), None, None];
+    let bounds = [None, Some(0.5), Some(0.8), None, None, None];
     for (peer, bound) in many.iter().zip(bounds) {
         let to_redis = peer.rate.median() / many[0].rate.median();
         let target = bound.map(|least| Target::at_least("of Redis", to_redis, least, 1));
@@ -42,15 +43,16 @@ pub(super) async fn one(
 ) -> Result<(), Failure> {
     let durable = manager(server, true).await?;
     let relaxed = manager(server, false).await?;
-    let mut one = [
+    let mut one = vec![
         Peer::commit(server).await?,
         Peer::ours("tower-lock, durable", &durable, 1),
         Peer::ours("tower-lock, relaxed", &relaxed, 1),
         Peer::advisory(server, 1).await?,
         Peer::row(server, 1).await?,
     ];
+    one.extend(Peer::distributed(server, 1).await?);
     rounds(bench, &mut one).await?;
-    let bounds = [None, Some(1.15), None, None, None];
+    let bounds = [None, Some(1.15), None, None, None, None];
     for (peer, bound) in one.iter().zip(bounds) {
         let time = one[0].rate.median() / peer.rate.median();
         let target =

@@ -4,6 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "distributed-postgres")]
+use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
+#[cfg(feature = "distributed-postgres")]
+use distributed_lock_postgres::PostgresLockProvider;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Statement};
@@ -30,6 +34,9 @@ enum Worker {
     Advisory(Client, [Statement; 2]),
     /// The statement in a transaction.
     Row(Client, Statement),
+    /// With the defaults: at most ten connections, each for one lock that is held or waits.
+    #[cfg(feature = "distributed-postgres")]
+    Distributed(Arc<PostgresLockProvider>),
     /// A commit to disk and a round trip.
     Commit(Client, [Statement; 2]),
 }
@@ -78,6 +85,22 @@ impl Peer {
             workers.push(Worker::Row(client, select));
         }
         Ok(Self::new("`SELECT … FOR UPDATE`", workers))
+    }
+
+    /// `None` in a build without the feature `distributed-postgres`.
+    #[cfg(feature = "distributed-postgres")]
+    pub(super) async fn distributed(
+        server: &PostgresServer,
+        in_flight: usize,
+    ) -> Result<Option<Self>, Failure> {
+        let provider = Arc::new(PostgresLockProvider::new(server.url()).await?);
+        let workers = (0..in_flight).map(|_| Worker::Distributed(Arc::clone(&provider)));
+        Ok(Some(Self::new("distributed-lock", workers.collect())))
+    }
+
+    #[cfg(not(feature = "distributed-postgres"))]
+    pub(super) async fn distributed(_: &PostgresServer, _: usize) -> Result<Option<Self>, Failure> {
+        Ok(None)
     }
 
     pub(super) async fn commit(server: &PostgresServer) -> Result<Self, Failure> {
@@ -130,6 +153,11 @@ impl Worker {
                 let transaction = client.transaction().await?;
                 transaction.query(select, &[&id]).await?;
                 transaction.commit().await?;
+            }
+            #[cfg(feature = "distributed-postgres")]
+            Self::Distributed(provider) => {
+                let lock = provider.create_lock(&format!("pair:{key}"));
+                lock.acquire(None).await?.release().await?;
             }
             Self::Commit(client, [write, read]) => {
                 client.execute(write, &[&id]).await?;
