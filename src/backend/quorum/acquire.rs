@@ -70,7 +70,7 @@ impl Candidacy {
         match elected.filter(|_| duplicate.is_none()) {
             Some(counter) => {
                 // Nodes that lost their counters receive this one. The grant does not wait for them.
-                for node in self.election.forgetful() {
+                for node in self.election.behind(1) {
                     self.ask(node, Fence::Confirm(counter));
                 }
                 self.inner.finish(self.votes);
@@ -143,16 +143,18 @@ impl Candidacy {
     async fn answers(&mut self, standing: impl Fn(&Election) -> Standing) -> Option<u64> {
         let deadline = Instant::now() + self.inner.node_timeout;
         loop {
-            while let Some((node, answer)) = self.votes.another() {
-                self.election.cast(node, answer, Instant::now());
-            }
             match standing(&self.election) {
                 Standing::Elected(counter) => return Some(counter),
                 Standing::Defeated => return None,
-                Standing::Open => match self.votes.next_until(deadline).await {
-                    Some((node, answer)) => self.election.cast(node, answer, Instant::now()),
-                    None => self.election.close(),
-                },
+                Standing::Open => {}
+            }
+            let answers = self.votes.next_until(deadline).await;
+            if answers.is_empty() {
+                self.election.close();
+            }
+            let now = Instant::now();
+            for (node, answer) in answers {
+                self.election.cast(node, answer, now);
             }
         }
     }

@@ -18,15 +18,12 @@ use crate::backend::{
 };
 
 impl Inner {
-    fn ask_all<T>(
-        &self,
-        command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<T>,
-    ) -> (Flight<T>, Instant) {
+    fn ask_all<T>(&self, command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<T>) -> Flight<T> {
         let mut flight = Flight::new();
         for (index, node) in self.nodes.iter().enumerate() {
             flight.push(index, command(Arc::clone(node)));
         }
-        (flight, Instant::now() + self.node_timeout)
+        flight
     }
 
     /// Sends a command to every node, until a majority agrees. `not_held` is the reply of a node without the lease.
@@ -35,17 +32,10 @@ impl Inner {
         command: impl Fn(Arc<dyn ErasedNode>) -> BoxFuture<Result<T, BackendError>>,
         not_held: T,
     ) -> Tally {
-        let (mut flight, deadline) = self.ask_all(command);
-        let mut tally = Tally::default();
-        while tally.agreed(self.nodes.len()).is_none() {
-            match flight.next_until(deadline).await {
-                Some((_, Ok(reply))) if reply == not_held => tally.not_held += 1,
-                Some((_, Ok(_))) => tally.done += 1,
-                Some((_, Err(error))) => tally.failures.push(error),
-                None => break,
-            }
-        }
-        self.finish(flight);
+        let mut tally = [Tally::default()];
+        let count = |tally: &mut [Tally], reply| tally[0].count(reply, &not_held);
+        self.tally(self.ask_all(command), &mut tally, count).await;
+        let [tally] = tally;
         tally
     }
 }
@@ -65,34 +55,21 @@ pub(super) async fn renew(
         let until = now + renewal.ttl;
         inner.ledger.prolong(&renewal.key, renewal.lease, until);
     }
-    let (mut flight, deadline) = inner.ask_all(|node| node.renew(renewals.to_vec()));
+    let flight = inner.ask_all(|node| node.renew(renewals.to_vec()));
     let mut tallies: Vec<Tally> = renewals.iter().map(|_| Tally::default()).collect();
     // The nodes that renewed the lease report an exclusive one that waits.
-    let mut wanted = vec![false; renewals.len()];
-    while let Some((_, outcomes)) = flight.next_until(deadline).await {
-        for ((tally, wanted), outcome) in tallies.iter_mut().zip(&mut wanted).zip(outcomes) {
-            match outcome {
-                Ok(renewed @ (Renewed::Renewed | Renewed::Wanted)) => {
-                    tally.done += 1;
-                    *wanted |= renewed == Renewed::Wanted;
-                }
-                Ok(Renewed::NotHeld) => tally.not_held += 1,
-                Err(error) => tally.failures.push(error),
+    let mut renewed = vec![Renewed::Renewed; renewals.len()];
+    let count = |tallies: &mut [Tally], outcomes: Vec<_>| {
+        for ((tally, renewed), outcome) in tallies.iter_mut().zip(&mut renewed).zip(outcomes) {
+            if let Ok(Renewed::Wanted) = outcome {
+                *renewed = Renewed::Wanted;
             }
+            tally.count(outcome, &Renewed::NotHeld);
         }
-        if tallies.iter().all(|tally| tally.agreed(nodes).is_some()) {
-            break;
-        }
-    }
-    // A slow node renews the lease when the command arrives.
-    inner.finish(flight);
-    let tallies = tallies.into_iter().zip(wanted);
-    let outcomes = tallies.map(|(tally, wanted)| match tally.agreed(nodes) {
-        Some(Agreed::Done) if wanted => Ok(Renewed::Wanted),
-        Some(Agreed::Done) => Ok(Renewed::Renewed),
-        Some(Agreed::NotHeld) => Ok(Renewed::NotHeld),
-        None => Err(tally.no_majority(nodes, true)),
-    });
+    };
+    inner.tally(flight, &mut tallies, count).await;
+    let outcomes = tallies.into_iter().zip(renewed);
+    let outcomes = outcomes.map(|(tally, renewed)| tally.outcome(nodes, renewed, Renewed::NotHeld));
     let outcomes: Vec<_> = outcomes.collect();
     // A lost lease has no owner that releases it. Nodes that still hold it have just renewed it, and
     // would not report their counters until it expires. What they do not confirm is repeated.
@@ -158,37 +135,42 @@ pub(super) async fn inspect(
     key: &LockKey,
 ) -> Result<Option<Holder>, BackendError> {
     let (nodes, majority) = (inner.nodes.len(), inner.majority());
-    let (mut flight, deadline) = inner.ask_all(|node| node.inspect(key.clone()));
+    let mut flight = inner.ask_all(|node| node.inspect(key.clone()));
+    let deadline = Instant::now() + inner.node_timeout;
     let mut holders: HashMap<Option<String>, Vec<Holder>> = HashMap::new();
     let (mut silent, mut failures) = (nodes, Vec::new());
-    while let Some((_, answer)) = flight.next_until(deadline).await {
-        silent -= 1;
-        match answer {
-            Ok(holder) => {
-                if let Some(holder) = holder {
+    loop {
+        let answers = flight.next_until(deadline).await;
+        if answers.is_empty() {
+            return Err(fault::no_majority(failures, silent, nodes, false));
+        }
+        silent -= answers.len();
+        for (_, answer) in answers {
+            match answer {
+                Ok(Some(holder)) => {
                     let exclusive = (holder.mode == Mode::Exclusive).then(|| holder.id.clone());
                     holders.entry(exclusive).or_default().push(holder);
                 }
+                Ok(None) => {}
+                Err(error) => failures.push(error),
             }
-            Err(error) => failures.push(error),
         }
-        if let Some(votes) = holders.values_mut().find(|votes| votes.len() >= majority) {
+        let votes = holders.values().max_by_key(|votes| votes.len());
+        let votes = votes.map_or(&[][..], Vec::as_slice);
+        if votes.len() >= majority {
             // The holder has the key while a majority keeps its lease. The shortest TTL of this majority is
             // a lower bound, whatever the other nodes reply.
-            votes.sort_by_key(|holder| holder.ttl);
-            // A node that lacks a lease counts fewer.
-            let leases = votes.iter().map(|holder| holder.leases).max();
-            return Ok(votes.drain(..).next().map(|holder| Holder {
-                leases: leases.unwrap_or(1),
-                ..holder
-            }));
+            let mut holder = votes.iter().min_by_key(|holder| holder.ttl).cloned();
+            if let Some(holder) = &mut holder {
+                // A node that lacks a lease counts fewer.
+                holder.leases = votes.iter().map(|it| it.leases).max().unwrap_or(1);
+            }
+            return Ok(holder);
         }
-        let most = holders.values().map(Vec::len).max().unwrap_or(0);
-        if most + silent + failures.len() < majority {
+        if votes.len() + silent + failures.len() < majority {
             return Ok(None);
         }
     }
-    Err(fault::no_majority(failures, silent, nodes, false))
 }
 
 /// Releases a key on every node, and requires replies from a majority. A lease that was released on any

@@ -122,17 +122,12 @@ impl Election {
         }
     }
 
-    /// Returns the nodes that hold the lease and have a smaller counter.
+    /// Returns the nodes that hold the lease and have a smaller counter, or none.
     pub(super) fn behind(&self, counter: u64) -> Vec<usize> {
         let ballots = self.ballots.iter().enumerate();
         let behind = ballots
             .filter(|(_, ballot)| matches!(ballot, Ballot::Granted(known) if *known < counter));
         behind.map(|(node, _)| node).collect()
-    }
-
-    /// Returns the nodes that hold the lease and have no counter.
-    pub(super) fn forgetful(&self) -> Vec<usize> {
-        self.behind(1)
     }
 
     /// Returns `true` if some nodes granted. Concurrent attempts then have no majority either.
@@ -243,7 +238,7 @@ mod tests {
         }
         let election = election("750b.", Instant::now());
         assert_eq!(election.behind(7), [1, 2]);
-        assert_eq!(election.forgetful(), [2]);
+        assert_eq!(election.behind(1), [2]);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Inner {
     /// Polls the commands in flight to their end in a task.
     pub(super) fn finish<T: Send + 'static>(&self, mut flight: Flight<T>) {
         if !flight.is_empty() {
-            spawn_here(async move { while flight.next().await.is_some() {} });
+            spawn_here(async move { while !flight.next().await.is_empty() {} });
         }
     }
 }

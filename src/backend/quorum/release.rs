@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::ledger::Claim;
-use super::tally::{Agreed, Tally};
+use super::tally::Tally;
 use crate::backend::{BackendError, BoxFuture, Release, Released};
 
 /// The time for which a release of an unknown lease is repeated at nodes that do not reply.
@@ -26,29 +26,16 @@ pub(super) async fn release(
 ) -> Vec<Result<Released, BackendError>> {
     let nodes = inner.nodes.len();
     let unknown = Instant::now() + UNKNOWN_LEASE;
-    let (mut flight, mut tallies) = inner.recall(leases, Some(unknown));
-    let deadline = Instant::now() + inner.node_timeout;
-    // Replies are polled before they are counted, so that every command is sent.
-    while let Some((_, answers)) = flight.next_until(deadline).await {
+    let (flight, mut tallies) = inner.recall(leases, Some(unknown));
+    let count = |tallies: &mut [Tally], answers: Answers| {
         for (lease, outcome) in answers {
-            let tally = &mut tallies[lease];
-            match outcome {
-                Ok(Released::NotHeld) => tally.not_held += 1,
-                // A node may leave the key to its own clients.
-                Ok(_) => tally.done += 1,
-                Err(error) => tally.failures.push(error),
-            }
+            tallies[lease].count(outcome, &Released::NotHeld);
         }
-        if tallies.iter().all(|tally| tally.agreed(nodes).is_some()) {
-            break;
-        }
-    }
-    inner.finish(flight);
-    let outcomes = tallies.into_iter().map(|tally| match tally.agreed(nodes) {
-        Some(Agreed::Done) => Ok(Released::Released),
-        Some(Agreed::NotHeld) => Ok(Released::NotHeld),
-        None => Err(tally.no_majority(nodes, true)),
-    });
+    };
+    inner.tally(flight, &mut tallies, count).await;
+    // A node may leave the key to its own clients, which is a release as well.
+    let outcomes = tallies.into_iter();
+    let outcomes = outcomes.map(|it| it.outcome(nodes, Released::Released, Released::NotHeld));
     outcomes.collect()
 }
 
@@ -121,7 +108,7 @@ impl Inner {
         let (mut flight, _) = self.recall(std::slice::from_ref(&lease), None);
         async move {
             let deadline = Instant::now() + inner.node_timeout;
-            while flight.next_until(deadline).await.is_some() {}
+            while !flight.next_until(deadline).await.is_empty() {}
             inner.finish(flight);
             inner.ledger.is_out(&lease.key, lease.lease)
         }

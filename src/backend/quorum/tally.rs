@@ -1,7 +1,37 @@
-//! Counts the replies of the nodes for one lease.
+//! Counts the replies of the nodes for each lease.
+
+use tokio::time::Instant;
 
 use super::fault;
+use super::flight::Flight;
+use super::inner::Inner;
 use crate::backend::BackendError;
+
+impl Inner {
+    /// Counts replies until a majority agrees on each lease, for at most one node timeout.
+    pub(super) async fn tally<T: Send + 'static>(
+        &self,
+        mut flight: Flight<T>,
+        tallies: &mut [Tally],
+        mut count: impl FnMut(&mut [Tally], T),
+    ) {
+        let deadline = Instant::now() + self.node_timeout;
+        loop {
+            // Replies are polled before they are counted, so that every command is sent.
+            let answers = flight.next_until(deadline).await;
+            let is_over = answers.is_empty();
+            for (_, answer) in answers {
+                count(tallies, answer);
+            }
+            let has_agreed = |tally: &Tally| tally.agreed(self.nodes.len()).is_some();
+            if is_over || tallies.iter().all(has_agreed) {
+                break;
+            }
+        }
+        // A slow node executes the command when it arrives.
+        self.finish(flight);
+    }
+}
 
 /// The replies so far.
 #[derive(Default)]
@@ -21,6 +51,15 @@ pub(super) enum Agreed {
 }
 
 impl Tally {
+    /// Counts a reply, which is `not_held` from a node without the lease.
+    pub(super) fn count<T: PartialEq>(&mut self, reply: Result<T, BackendError>, not_held: &T) {
+        match reply {
+            Ok(reply) if reply == *not_held => self.not_held += 1,
+            Ok(_) => self.done += 1,
+            Err(error) => self.failures.push(error),
+        }
+    }
+
     pub(super) fn agreed(&self, nodes: usize) -> Option<Agreed> {
         let majority = nodes / 2 + 1;
         if self.done >= majority {
@@ -29,6 +68,15 @@ impl Tally {
             Some(Agreed::NotHeld)
         } else {
             None
+        }
+    }
+
+    /// Returns the outcome on which a majority agrees.
+    pub(super) fn outcome<T>(self, nodes: usize, done: T, not_held: T) -> Result<T, BackendError> {
+        match self.agreed(nodes) {
+            Some(Agreed::Done) => Ok(done),
+            Some(Agreed::NotHeld) => Ok(not_held),
+            None => Err(self.no_majority(nodes, true)),
         }
     }
 
