@@ -11,8 +11,8 @@
 //! the lease. The clocks of the nodes only measure durations, and the drift allows for their speed. The
 //! engine releases a grant that took longer than its lease.
 
+use std::slice;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -98,10 +98,9 @@ impl Candidacy {
 
     fn ask(&mut self, node: usize, fence: Fence) {
         let request = self.request.clone();
-        let AcquireRequest {
-            key, lease, ttl, ..
-        } = request.clone();
-        let Some(claim) = self.inner.ledger.claim(node, &key, lease) else {
+        let ttl = request.ttl;
+        let claim = (self.inner.ledger).claim(node, &request.key, request.lease);
+        let Some(claim) = claim else {
             // The vote of an earlier attempt under this lease is still in flight.
             let engaged = Err(fault::engaged());
             return self.election.cast(node, engaged, Instant::now());
@@ -111,28 +110,22 @@ impl Candidacy {
         let inner = Arc::clone(&self.inner);
         let vote = async move {
             let answer = vote.await;
-            match &answer {
-                Ok(Acquired::Busy { .. }) => claim.out(),
-                Err(error) if !error.may_have_taken_effect() => claim.unchanged(),
-                reply => {
-                    // The TTL at the node starts when the vote takes effect, which may be now or later.
-                    let late = reply.as_ref().map_or(LATE, |_| Duration::ZERO);
-                    claim.granted(Instant::now() + late + ttl);
+            // The TTL at the node starts when the vote takes effect, which may be now or later.
+            let now = Instant::now();
+            let owes = match &answer {
+                Ok(Acquired::Granted { .. }) => claim.granted(now + ttl),
+                Ok(Acquired::Busy { .. }) => {
+                    claim.out();
+                    false
                 }
-            }
+                Err(error) if error.may_have_taken_effect() => claim.granted(now + LATE + ttl),
+                Err(_) => claim.unchanged(),
+            };
             // It was released while its vote was in flight, so the release is sent here.
-            if let Some(claim) = inner.ledger.reclaim(node, &key, lease) {
-                match answer {
-                    Ok(_) => {
-                        let mut release = Flight::new();
-                        release.push(node, inner.release_at(node, vec![(0, claim)]));
-                        inner.finish(release);
-                    }
-                    Err(_) => {
-                        drop(claim);
-                        inner.repeat_releases(node);
-                    }
-                }
+            match (owes, &answer) {
+                (true, Ok(_)) => drop(inner.release_owed(node).await),
+                (true, Err(_)) => inner.repeat_releases(node),
+                (false, _) => {}
             }
             answer
         };
@@ -159,24 +152,23 @@ impl Candidacy {
         }
     }
 
+    /// Releases the lease, and waits for each node that may have granted it, for at most one node timeout.
     async fn concede(self, began: Instant) -> Vote {
-        let Self {
-            inner,
-            request,
-            election,
-            votes,
-            ..
-        } = self;
+        let inner = &self.inner;
         // The lease is disowned first, so that each vote in flight is released when its reply arrives.
-        let abandoned = inner.abandon(Release::new(request.key, request.lease));
-        inner.finish(votes);
-        let settled = abandoned.await;
-        if election.is_split() {
+        let lease = Release::new(self.request.key, self.request.lease);
+        let (mut releases, _) = inner.recall(slice::from_ref(&lease));
+        inner.finish(self.votes);
+        let deadline = Instant::now() + inner.node_timeout;
+        while !releases.next_until(deadline).await.is_empty() {}
+        inner.finish(releases);
+        let is_settled = inner.ledger.is_out(&lease.key, lease.lease);
+        if self.election.is_split() {
             // Several processes may each hold a part of the nodes, and retry at the same moment. Random
             // pauses separate them.
             let pause = began.elapsed() * u32::try_from(inner.nodes.len()).unwrap_or(u32::MAX);
             Timer::at(Instant::now() + up_to(pause.min(inner.node_timeout))).await;
         }
-        election.defeat(Instant::now(), !settled)
+        self.election.defeat(Instant::now(), !is_settled)
     }
 }

@@ -9,14 +9,15 @@ use smallvec::SmallVec;
 use super::flight::Flight;
 use super::ledger::Ledger;
 use super::node::ErasedNode;
-use crate::task::{RuntimeId, spawn_here};
+use super::owed::Repeating;
+use crate::task::spawn_here;
 
 pub(super) struct Inner {
     pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
     pub(super) node_timeout: Duration,
     pub(super) ledger: Arc<Ledger>,
-    /// The nodes and runtimes with a task that repeats releases.
-    pub(super) repeating: Mutex<Vec<(usize, RuntimeId)>>,
+    /// The tasks that repeat releases.
+    pub(super) repeating: Mutex<Vec<Repeating>>,
     pub(super) proposals: Proposals,
 }
 

@@ -9,7 +9,8 @@
 //! |---|---|---|---|
 //! | out: the lease cannot be there | is sent: claimed | is not needed | |
 //! | in: the lease may be there | is sent: claimed | is sent: claimed | |
-//! | claimed | is not sent | is left to the claim | in, or certainly out |
+//! | owed: in, and unwanted | as in | as in | |
+//! | claimed | is not sent | is left to the claim | in or owed, or certainly out |
 //! | claimed and stalled | is not sent | is sent: claimed again | |
 //!
 //! A node owes the release of an unwanted lease that it may hold, without a claim. The ledger keeps the names of these
@@ -19,10 +20,11 @@
 //! no claim. A wanted lease keeps its entry: a reply to an earlier command may arrive between two claims of
 //! a repeated attempt.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::LockKey;
@@ -33,6 +35,9 @@ type KeyLease = (LockKey, LeaseId);
 /// The age at which a release takes over a claim. With the default response timeout, a command in a runtime
 /// that is driven ends before.
 const STALLED: Duration = Duration::from_secs(2);
+
+/// The time for which a release of an unknown lease is repeated at nodes that do not reply.
+const UNKNOWN_LEASE: Duration = Duration::from_secs(1);
 
 /// The number of owed releases at which a node receives no further votes, those in flight aside. Each vote that it took
 /// without a reply would leave another release, until its lease expires.
@@ -47,72 +52,81 @@ pub(super) struct Ledger {
 #[derive(Debug, Default)]
 struct Entries {
     leases: HashMap<KeyLease, Entry>,
-    /// The leases whose release each node owes, the oldest first. Some may be confirmed, wanted or expired by now.
-    owed: Vec<VecDeque<KeyLease>>,
+    /// The leases whose release each node owes, the oldest first.
+    owed: Vec<BTreeMap<u64, KeyLease>>,
+    /// The last number of a claim or of an owed release.
+    last: u64,
     /// The number of entries at which expired ones are removed. It is then set to twice the remaining
     /// number.
     sweep_at: usize,
-    claims: u64,
 }
 
 impl Entries {
+    /// Removes the entries of expired leases. A reply to a claim belongs to its entry, and [`owed`](Self::owed) removes
+    /// what expires in the lists.
     fn sweep(&mut self) {
         let now = Instant::now();
-        self.leases.retain(|_, entry| !entry.has_expired(now));
+        let is_idle = |state: &NodeState| matches!(state, NodeState::Out | NodeState::In);
+        self.leases
+            .retain(|_, entry| entry.until > now || !entry.nodes.iter().all(is_idle));
         self.sweep_at = 64.max(2 * self.leases.len());
     }
 
-    /// Sets the state of a node whose claim has ended.
-    fn settle(&mut self, node: usize, name: &KeyLease, state: NodeState) {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Sets the state of a node. Returns `true` if it owes the release, because it may hold an unwanted lease.
+    fn set(&mut self, node: usize, name: &KeyLease, state: NodeState) -> bool {
+        let nth = self.next();
         let Some(entry) = self.leases.get_mut(name) else {
-            return;
+            return false;
         };
-        entry.nodes[node] = state;
+        let owes = entry.unwanted && state == NodeState::In;
+        let state = if owes { NodeState::Owed(nth) } else { state };
+        if let NodeState::Owed(before) = std::mem::replace(&mut entry.nodes[node], state) {
+            self.owed[node].remove(&before);
+        }
+        if owes {
+            self.owed[node].insert(nth, name.clone());
+        }
         if entry.is_over() {
             self.leases.remove(name);
-        } else if entry.unwanted && state == NodeState::In && !entry.owed_by.contains(&node) {
-            entry.owed_by.push(node);
-            // Most late votes are released at once, and nothing else looks for what is owed then.
-            self.first_owed(node, Instant::now());
-            self.owed[node].push_back(name.clone());
+        }
+        owes
+    }
+
+    /// Claims a node for a command that is sent at `since`.
+    fn claim(
+        &mut self,
+        ledger: &Arc<Ledger>,
+        node: usize,
+        name: &KeyLease,
+        before: NodeState,
+        since: Instant,
+    ) -> Claim {
+        let nth = self.next();
+        self.set(node, name, NodeState::Claimed { nth, since });
+        Claim {
+            ledger: Arc::clone(ledger),
+            node,
+            name: name.clone(),
+            nth,
+            before,
+            then: NodeState::In,
         }
     }
 
-    /// Returns the first lease whose release the node owes. Removes those before it that it does not owe any more, and
-    /// those that must have expired.
-    fn first_owed(&mut self, node: usize, now: Instant) -> Option<&KeyLease> {
-        while let Some(name) = self.owed[node].front() {
-            if let Some(entry) = self.leases.get_mut(name) {
-                if entry.is_owed_by(node, now) {
-                    break;
-                }
-                entry.owed_by.retain(|it| *it != node);
-                if entry.has_expired(now) {
-                    self.leases.remove(name);
-                }
-            }
-            self.owed[node].pop_front();
+    /// Returns the leases whose release the node owes, at most so many. Those before them that must have expired are out.
+    fn owed(&mut self, node: usize, most: usize, now: Instant) -> Vec<KeyLease> {
+        while let Some(first) = self.owed[node].first_entry()
+            && (self.leases.get(first.get())).is_none_or(|entry| entry.until <= now)
+        {
+            let name = first.remove();
+            self.set(node, &name, NodeState::Out);
         }
-        self.owed[node].front()
-    }
-
-    /// Claims the first lease whose release the node owes.
-    fn claim_owed(&mut self, node: usize, now: Instant, claimed: NodeState) -> Option<KeyLease> {
-        self.first_owed(node, now)?;
-        let name = self.owed[node].pop_front()?;
-        let entry = self.leases.get_mut(&name)?;
-        entry.owed_by.retain(|it| *it != node);
-        entry.nodes[node] = claimed;
-        Some(name)
-    }
-
-    /// Claims a node for a command that is sent now.
-    fn claimed(&mut self) -> NodeState {
-        self.claims += 1;
-        NodeState::Claimed {
-            nth: self.claims,
-            since: Instant::now(),
-        }
+        self.owed[node].values().take(most).cloned().collect()
     }
 }
 
@@ -123,35 +137,9 @@ struct Entry {
     /// The lease was released or not granted, so each node that still holds it must release it.
     unwanted: bool,
     nodes: Vec<NodeState>,
-    /// The nodes in whose list of owed releases it is.
-    owed_by: Vec<usize>,
 }
 
 impl Entry {
-    fn new(until: Instant, unwanted: bool, nodes: Vec<NodeState>) -> Self {
-        Self {
-            until,
-            unwanted,
-            nodes,
-            owed_by: Vec::new(),
-        }
-    }
-
-    /// Returns `true` if no node can hold the lease, and no command in flight can change that.
-    fn has_expired(&self, now: Instant) -> bool {
-        self.until <= now && !self.is_claimed()
-    }
-
-    /// Returns `true` if the node may hold a lease that is not wanted any more, and no command releases it there.
-    fn is_owed_by(&self, node: usize, now: Instant) -> bool {
-        self.unwanted && self.until > now && self.nodes[node] == NodeState::In
-    }
-
-    /// Returns `true` if a command in flight may still take effect. Its reply belongs to this entry.
-    fn is_claimed(&self) -> bool {
-        self.nodes.iter().any(|state| state.is_claimed())
-    }
-
     fn is_over(&self) -> bool {
         self.unwanted && self.nodes.iter().all(|state| *state == NodeState::Out)
     }
@@ -161,6 +149,8 @@ impl Entry {
 enum NodeState {
     Out,
     In,
+    /// In and unwanted, under this number in the list of the node.
+    Owed(u64),
     /// The number identifies the claim.
     Claimed {
         nth: u64,
@@ -168,25 +158,10 @@ enum NodeState {
     },
 }
 
-impl NodeState {
-    fn is_claimed(self) -> bool {
-        matches!(self, Self::Claimed { .. })
-    }
-
-    /// Returns `true` if a release at this node is sent now.
-    fn takes_release(self) -> bool {
-        match self {
-            Self::Out => false,
-            Self::In => true,
-            Self::Claimed { since, .. } => since.elapsed() >= STALLED,
-        }
-    }
-}
-
 impl Ledger {
     pub(super) fn new(nodes: usize) -> Arc<Self> {
         let entries = Entries {
-            owed: vec![VecDeque::new(); nodes],
+            owed: vec![BTreeMap::new(); nodes],
             ..Entries::default()
         };
         let entries = Mutex::new(entries);
@@ -203,11 +178,20 @@ impl Ledger {
         if entries.leases.len() >= entries.sweep_at {
             entries.sweep();
         }
-        let entry = entries.leases.entry((key.clone(), lease));
-        let entry =
-            entry.or_insert_with(|| Entry::new(until, false, vec![NodeState::Out; self.nodes]));
+        let Entries { leases, owed, .. } = &mut *entries;
+        let entry = leases.entry((key.clone(), lease)).or_insert_with(|| Entry {
+            until,
+            unwanted: false,
+            nodes: vec![NodeState::Out; self.nodes],
+        });
         entry.until = entry.until.max(until);
         entry.unwanted = false;
+        for (state, owed) in entry.nodes.iter_mut().zip(owed) {
+            if let NodeState::Owed(nth) = *state {
+                owed.remove(&nth);
+                *state = NodeState::In;
+            }
+        }
     }
 
     /// Records that the lease may have been extended.
@@ -227,85 +211,51 @@ impl Ledger {
     ) -> Option<Claim> {
         let name = (key.clone(), lease);
         let mut entries = self.entries();
-        let claimed = entries.claimed();
-        let state = &mut entries.leases.get_mut(&name)?.nodes[node];
-        let before = *state;
-        if before.is_claimed() {
-            return None;
-        }
-        *state = claimed;
-        Some(Claim::new(self, node, &name, before, claimed))
+        let before = match entries.leases.get(&name)?.nodes[node] {
+            NodeState::Claimed { .. } => return None,
+            NodeState::Out => NodeState::Out,
+            NodeState::In | NodeState::Owed(_) => NodeState::In,
+        };
+        Some(entries.claim(self, node, &name, before, Instant::now()))
     }
 
     /// Records that the lease is not wanted any more. Returns the claims that release it, and the number of
-    /// nodes that cannot hold it.
-    ///
-    /// An unknown lease is out everywhere, unless `unknown` is set: the nodes are then asked until that
-    /// time.
-    pub(super) fn disown(
-        self: &Arc<Self>,
-        key: &LockKey,
-        lease: LeaseId,
-        unknown: Option<Instant>,
-    ) -> (Vec<Claim>, usize) {
+    /// nodes that cannot hold it. Any node may hold an unknown lease.
+    pub(super) fn disown(self: &Arc<Self>, key: &LockKey, lease: LeaseId) -> (Vec<Claim>, usize) {
         let name = (key.clone(), lease);
-        let mut entries = self.entries();
-        if let Some(until) = unknown {
-            let entry = entries.leases.entry(name.clone());
-            entry.or_insert_with(|| Entry::new(until, true, vec![NodeState::In; self.nodes]));
-        }
-        // One number serves all nodes: it has to differ from those of earlier claims of a node.
-        let claimed = entries.claimed();
-        let Some(entry) = entries.leases.get_mut(&name) else {
-            return (Vec::new(), self.nodes);
-        };
-        entry.unwanted = true;
-        if entry.is_over() {
-            entries.leases.remove(&name);
-            return (Vec::new(), self.nodes);
-        }
-        let out = entry.nodes.iter().filter(|state| **state == NodeState::Out);
-        let out = out.count();
-        let nodes = entry.nodes.iter_mut().enumerate();
-        let claims = nodes.filter(|(_, state)| state.takes_release());
-        let claims = claims.map(|(node, state)| {
-            *state = claimed;
-            Claim::new(self, node, &name, NodeState::In, claimed)
+        let (mut entries, now) = (self.entries(), Instant::now());
+        let entry = entries.leases.entry(name.clone());
+        let entry = entry.or_insert_with(|| Entry {
+            until: now + UNKNOWN_LEASE,
+            unwanted: true,
+            nodes: vec![NodeState::In; self.nodes],
         });
-        (claims.collect(), out)
-    }
-
-    /// Returns the claim that releases a lease which a node granted after it was disowned.
-    pub(super) fn reclaim(
-        self: &Arc<Self>,
-        node: usize,
-        key: &LockKey,
-        lease: LeaseId,
-    ) -> Option<Claim> {
-        let name = (key.clone(), lease);
-        let mut entries = self.entries();
-        let claimed = entries.claimed();
-        let entry = entries.leases.get_mut(&name)?;
-        if !entry.unwanted || entry.nodes[node] != NodeState::In {
-            return None;
+        entry.unwanted = true;
+        let states: SmallVec<[_; 5]> = entry.nodes.iter().copied().collect();
+        let (mut claims, mut out) = (Vec::new(), 0);
+        for (node, state) in states.into_iter().enumerate() {
+            match state {
+                NodeState::Out => out += 1,
+                NodeState::Claimed { since, .. } if now - since < STALLED => {}
+                _ => claims.push(entries.claim(self, node, &name, NodeState::In, now)),
+            }
         }
-        entry.nodes[node] = claimed;
-        Some(Claim::new(self, node, &name, NodeState::In, claimed))
+        if out == self.nodes {
+            entries.leases.remove(&name);
+        }
+        (claims, out)
     }
 
     /// Returns claims that release leases which the node owes, at most so many.
     pub(super) fn owed(self: &Arc<Self>, node: usize, most: usize) -> Vec<Claim> {
         let (mut entries, now) = (self.entries(), Instant::now());
-        let claimed = entries.claimed();
-        let next = std::iter::from_fn(|| entries.claim_owed(node, now, claimed));
-        let claims = next.take(most);
-        let claims = claims.map(|name| Claim::new(self, node, &name, NodeState::In, claimed));
+        let names = entries.owed(node, most, now).into_iter();
+        let claims = names.map(|name| entries.claim(self, node, &name, NodeState::In, now));
         claims.collect()
     }
 
     pub(super) fn owes_nothing(&self, node: usize) -> bool {
-        let mut entries = self.entries();
-        entries.first_owed(node, Instant::now()).is_none()
+        self.entries().owed(node, 1, Instant::now()).is_empty()
     }
 
     /// Returns `true` if the node owes so many releases that it receives no votes.
@@ -326,30 +276,13 @@ pub(super) struct Claim {
     ledger: Arc<Ledger>,
     node: usize,
     name: KeyLease,
-    /// The state of the node before the claim, during it, and after it.
+    nth: u64,
+    /// The state of the node before the claim, and after it.
     before: NodeState,
-    claimed: NodeState,
     then: NodeState,
 }
 
 impl Claim {
-    fn new(
-        ledger: &Arc<Ledger>,
-        node: usize,
-        name: &KeyLease,
-        before: NodeState,
-        claimed: NodeState,
-    ) -> Self {
-        Self {
-            ledger: Arc::clone(ledger),
-            node,
-            name: name.clone(),
-            before,
-            claimed,
-            then: NodeState::In,
-        }
-    }
-
     pub(super) fn node(&self) -> usize {
         self.node
     }
@@ -358,39 +291,45 @@ impl Claim {
         &self.name
     }
 
-    /// Records that the lease may be at the node until `until`, also if a release has taken over this claim.
-    pub(super) fn granted(self, until: Instant) {
+    /// Records that the lease may be at the node until `until`. Returns `true` if its release is owed.
+    pub(super) fn granted(self, until: Instant) -> bool {
         let mut entries = self.ledger.entries();
-        let entry = entries.leases.entry(self.name.clone());
         // A release that took over the claim may have removed the entry.
-        let out = || vec![NodeState::Out; self.ledger.nodes];
-        let entry = entry.or_insert_with(|| Entry::new(until, true, out()));
+        let entry = entries.leases.entry(self.name.clone());
+        let entry = entry.or_insert_with(|| Entry {
+            until,
+            unwanted: true,
+            nodes: vec![NodeState::Out; self.ledger.nodes],
+        });
         entry.until = entry.until.max(until);
-        if entry.nodes[self.node] != self.claimed {
-            // Whatever has the node now, its reply may be older than this effect.
-            entries.settle(self.node, &self.name, NodeState::In);
-        }
+        // Another claim may have the node now. Its reply may be older than this effect.
+        entries.set(self.node, &self.name, NodeState::In)
     }
 
-    /// Records that the command did not and will not take effect.
-    pub(super) fn unchanged(mut self) {
+    /// Records that the command did not and will not take effect. Returns `true` if a release is owed from before.
+    pub(super) fn unchanged(mut self) -> bool {
         self.then = self.before;
+        self.end()
     }
 
     /// Records that the lease is not and will not be at the node.
     pub(super) fn out(mut self) {
         self.then = NodeState::Out;
     }
+
+    /// Sets the state of the node if it still has this claim.
+    fn end(&mut self) -> bool {
+        let mut entries = self.ledger.entries();
+        let entry = entries.leases.get(&self.name);
+        let state = entry.map(|entry| entry.nodes[self.node]);
+        matches!(state, Some(NodeState::Claimed { nth, .. }) if nth == self.nth)
+            && entries.set(self.node, &self.name, self.then)
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut entries = self.ledger.entries();
-        if let Some(entry) = entries.leases.get(&self.name)
-            && entry.nodes[self.node] == self.claimed
-        {
-            entries.settle(self.node, &self.name, self.then);
-        }
+        self.end();
     }
 }
 

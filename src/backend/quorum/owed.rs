@@ -26,8 +26,17 @@ const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// The time from its start for which the task keeps the backend, which may have been dropped.
 const KEPT: Duration = Duration::from_secs(2);
 
+/// A task that repeats the releases which a node owes.
+#[derive(Debug)]
+pub(super) struct Repeating {
+    node: usize,
+    runtime: RuntimeId,
+    /// The task owns it, which may end or be dropped by its runtime.
+    alive: Weak<()>,
+}
+
 impl Inner {
-    fn repeating(&self) -> MutexGuard<'_, Vec<(usize, RuntimeId)>> {
+    fn repeating(&self) -> MutexGuard<'_, Vec<Repeating>> {
         self.repeating
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -39,20 +48,24 @@ impl Inner {
         let Some(runtime) = Runtime::current() else {
             return;
         };
-        let task = (node, runtime.id());
-        let mut repeating = self.repeating();
-        if repeating.contains(&task) {
-            return;
-        }
-        repeating.push(task);
-        // A runtime that has ended drops the task at once.
-        drop(repeating);
-        let repeat = Repeat {
-            inner: Arc::downgrade(self),
-            task,
-            over: false,
+        let alive = Arc::new(());
+        let repeating = Repeating {
+            node,
+            runtime: runtime.id(),
+            alive: Arc::downgrade(&alive),
         };
-        runtime.spawn(repeat.run(Arc::clone(self)));
+        {
+            let mut all = self.repeating();
+            all.retain(|it| it.alive.strong_count() > 0);
+            if all
+                .iter()
+                .any(|it| it.node == node && it.runtime == repeating.runtime)
+            {
+                return;
+            }
+            all.push(repeating);
+        }
+        runtime.spawn(repeat(Arc::clone(self), node, alive));
     }
 
     /// Returns `true` if a node owes so many releases that it receives no votes. A task repeats them, or it would receive
@@ -66,7 +79,7 @@ impl Inner {
     }
 
     /// Sends the releases that a node owes, until it confirms none of a command. Returns `true` if it confirmed some.
-    async fn release_owed(self: &Arc<Self>, node: usize) -> bool {
+    pub(super) async fn release_owed(self: &Arc<Self>, node: usize) -> bool {
         let mut confirms = false;
         loop {
             let owed = self.ledger.owed(node, BATCH);
@@ -83,47 +96,26 @@ impl Inner {
 }
 
 /// The task of one node and runtime.
-struct Repeat {
-    inner: Weak<Inner>,
-    task: (usize, RuntimeId),
-    over: bool,
-}
-
-impl Repeat {
-    async fn run(mut self, inner: Arc<Inner>) {
-        let (node, kept_until) = (self.task.0, Instant::now() + KEPT);
-        let mut kept = Some(inner);
-        let mut pause = FIRST_BACKOFF;
-        loop {
-            Timer::at(Instant::now() + jittered(pause)).await;
-            pause = (pause * 2).min(LAST_BACKOFF);
-            if Instant::now() >= kept_until {
-                kept = None;
-            }
-            let Some(inner) = kept.clone().or_else(|| self.inner.upgrade()) else {
-                return;
-            };
-            if inner.release_owed(node).await {
-                pause = FIRST_BACKOFF;
-            }
-            // Under the lock of the check, so that a release which fails later starts another task.
-            let mut repeating = inner.repeating();
-            if inner.ledger.owes_nothing(node) {
-                repeating.retain(|task| *task != self.task);
-                self.over = true;
-                return;
-            }
+async fn repeat(inner: Arc<Inner>, node: usize, alive: Arc<()>) {
+    let (backend, kept_until) = (Arc::downgrade(&inner), Instant::now() + KEPT);
+    let mut kept = Some(inner);
+    let mut pause = FIRST_BACKOFF;
+    loop {
+        Timer::at(Instant::now() + jittered(pause)).await;
+        pause = (pause * 2).min(LAST_BACKOFF);
+        if Instant::now() >= kept_until {
+            kept = None;
         }
-    }
-}
-
-/// Its runtime may drop it.
-impl Drop for Repeat {
-    fn drop(&mut self) {
-        if !self.over
-            && let Some(inner) = self.inner.upgrade()
-        {
-            inner.repeating().retain(|task| *task != self.task);
+        let Some(inner) = kept.clone().or_else(|| backend.upgrade()) else {
+            return;
+        };
+        if inner.release_owed(node).await {
+            pause = FIRST_BACKOFF;
+        }
+        // Under the lock of the check, so that a release which fails later starts another task.
+        let _repeating = inner.repeating();
+        if inner.ledger.owes_nothing(node) {
+            return drop(alive);
         }
     }
 }

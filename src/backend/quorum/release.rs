@@ -3,18 +3,12 @@
 //! The outcome requires a majority. Releases at the other nodes continue in tasks.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::flight::Flight;
 use super::inner::Inner;
 use super::ledger::Claim;
 use super::tally::Tally;
 use crate::backend::{BackendError, BoxFuture, Release, Released};
-
-/// The time for which a release of an unknown lease is repeated at nodes that do not reply.
-const UNKNOWN_LEASE: Duration = Duration::from_secs(1);
 
 /// A node's replies, each with the index of its lease.
 type Answers = Vec<(usize, Result<Released, BackendError>)>;
@@ -25,8 +19,7 @@ pub(super) async fn release(
     leases: &[Release],
 ) -> Vec<Result<Released, BackendError>> {
     let nodes = inner.nodes.len();
-    let unknown = Instant::now() + UNKNOWN_LEASE;
-    let (flight, mut tallies) = inner.recall(leases, Some(unknown));
+    let (flight, mut tallies) = inner.recall(leases);
     let count = |tallies: &mut [Tally], answers: Answers| {
         for (lease, outcome) in answers {
             tallies[lease].count(outcome, &Released::NotHeld);
@@ -41,15 +34,11 @@ pub(super) async fn release(
 
 impl Inner {
     /// Disowns leases and prepares one command per node.
-    fn recall(
-        self: &Arc<Self>,
-        leases: &[Release],
-        unknown: Option<Instant>,
-    ) -> (Flight<Answers>, Vec<Tally>) {
+    pub(super) fn recall(self: &Arc<Self>, leases: &[Release]) -> (Flight<Answers>, Vec<Tally>) {
         let mut batches: Vec<Vec<(usize, Claim)>> = self.nodes.iter().map(|_| Vec::new()).collect();
         let mut tallies = Vec::with_capacity(leases.len());
         for (index, Release { key, lease }) in leases.iter().enumerate() {
-            let (claims, out) = self.ledger.disown(key, *lease, unknown);
+            let (claims, out) = self.ledger.disown(key, *lease);
             for claim in claims {
                 batches[claim.node()].push((index, claim));
             }
@@ -96,21 +85,5 @@ impl Inner {
             }
             answers
         })
-    }
-
-    /// Releases a lease that was not granted. The commands are sent at the first poll. Waits for each node
-    /// that may have granted it, at most the node timeout. Returns `true` if no node can hold it.
-    pub(super) fn abandon(
-        self: &Arc<Self>,
-        lease: Release,
-    ) -> impl Future<Output = bool> + Send + use<> {
-        let inner = Arc::clone(self);
-        let (mut flight, _) = self.recall(std::slice::from_ref(&lease), None);
-        async move {
-            let deadline = Instant::now() + inner.node_timeout;
-            while !flight.next_until(deadline).await.is_empty() {}
-            inner.finish(flight);
-            inner.ledger.is_out(&lease.key, lease.lease)
-        }
     }
 }

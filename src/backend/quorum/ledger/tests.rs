@@ -23,7 +23,7 @@ fn earlier_reply_keeps_claim_of_repeated_attempt() {
     for node in 0..2 {
         drop(ledger.claim(node, &key, lease).expect("not claimed"));
     }
-    let (mut claims, out) = ledger.disown(&key, lease, None);
+    let (mut claims, out) = ledger.disown(&key, lease);
     assert_eq!((claims.len(), out), (2, 0));
     let slow = claims.pop().expect("two");
     claims.pop().expect("two").out();
@@ -32,7 +32,7 @@ fn earlier_reply_keeps_claim_of_repeated_attempt() {
     for node in 0..2 {
         ledger.claim(node, &key, lease).expect("not claimed").out();
     }
-    let (claims, out) = ledger.disown(&key, lease, None);
+    let (claims, out) = ledger.disown(&key, lease);
     assert_eq!((claims.len(), out), (0, 2));
     assert!(ledger.is_out(&key, lease));
 }
@@ -45,17 +45,17 @@ fn expired_lease_with_vote_in_flight_is_kept() {
     let now = Instant::now();
     ledger.open(&key, lease, now);
     let vote = ledger.claim(0, &key, lease).expect("not claimed");
-    ledger.disown(&key, lease, None);
+    ledger.disown(&key, lease);
     ledger.sweep_at_next_open();
     ledger.open(&other, lease, now);
     assert!(!ledger.is_out(&key, lease));
-    drop(vote);
-    ledger
-        .reclaim(0, &key, lease)
-        .expect("the lease must be released");
-    ledger.sweep_at_next_open();
-    ledger.open(&other, lease, now);
+    assert!(vote.granted(now + Duration::from_secs(60)));
+    let release = ledger.owed(0, 1).pop();
+    release.expect("the lease must be released").out();
     assert!(ledger.is_out(&key, lease));
+    ledger.sweep_at_next_open();
+    ledger.open(&key, lease, now);
+    assert!(ledger.is_out(&other, lease), "expired");
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,7 +65,7 @@ async fn release_takes_over_stalled_claims() {
     let until = Instant::now() + Duration::from_secs(60);
     ledger.open(&key, lease, until);
     let vote = ledger.claim(0, &key, lease).expect("not claimed");
-    let release = || ledger.disown(&key, lease, None).0.pop();
+    let release = || ledger.disown(&key, lease).0.pop();
     assert!(release().is_none(), "the vote's sender releases it");
     tokio::time::advance(STALLED).await;
     let first = release().expect("taken over");
@@ -78,7 +78,7 @@ async fn release_takes_over_stalled_claims() {
     second.out();
     assert!(ledger.is_out(&key, lease));
     vote.granted(until);
-    let third = ledger.reclaim(0, &key, lease);
+    let third = ledger.owed(0, 1).pop();
     third.expect("the lease of the late vote is released").out();
     assert!(ledger.is_out(&key, lease));
 }
@@ -91,9 +91,9 @@ async fn late_vote_is_released_after_release_in_flight() {
     ledger.open(&key, lease, until);
     let vote = ledger.claim(0, &key, lease).expect("not claimed");
     tokio::time::advance(STALLED).await;
-    let release = ledger.disown(&key, lease, None).0.pop();
+    let release = ledger.disown(&key, lease).0.pop();
     vote.granted(until);
-    let another = ledger.reclaim(0, &key, lease).expect("granted later");
+    let another = ledger.owed(0, 1).pop().expect("granted later");
     // The release may have overtaken the vote.
     release.expect("taken over").out();
     assert!(!ledger.is_out(&key, lease));
@@ -114,7 +114,7 @@ async fn late_vote_is_kept(release_first: bool) {
     ledger.open(&key, lease, until);
     let vote = ledger.claim(0, &key, lease).expect("not claimed");
     tokio::time::advance(STALLED).await;
-    let release = ledger.disown(&key, lease, None).0.pop();
+    let release = ledger.disown(&key, lease).0.pop();
     ledger.open(&key, lease, until);
     // The replies may arrive in any order.
     let release = release.expect("taken over");
@@ -125,8 +125,8 @@ async fn late_vote_is_kept(release_first: bool) {
         vote.granted(until);
         release.out();
     }
-    assert!(ledger.reclaim(0, &key, lease).is_none(), "wanted again");
-    assert_eq!(ledger.disown(&key, lease, None).0.len(), 1, "still there");
+    assert!(ledger.owes_nothing(0), "wanted again");
+    assert_eq!(ledger.disown(&key, lease).0.len(), 1, "still there");
 }
 
 #[test]
@@ -157,7 +157,7 @@ async fn prolonged_lease_is_owed_until_later_end() {
     ledger.open(&key, lease, now + 2 * second);
     drop(ledger.claim(0, &key, lease).expect("not claimed"));
     assert!(ledger.owes_nothing(0), "wanted");
-    drop(ledger.disown(&key, lease, None));
+    drop(ledger.disown(&key, lease));
     for until in [3, 1] {
         ledger.prolong(&key, lease, now + until * second);
     }
@@ -175,7 +175,7 @@ fn owed_release_has_one_sender() {
     for key in ["a", "b", "c"].map(LockKey::new) {
         ledger.open(&key, lease, until);
         drop(ledger.claim(0, &key, lease).expect("not claimed"));
-        drop(ledger.disown(&key, lease, None));
+        drop(ledger.disown(&key, lease));
     }
     let (first, rest) = (ledger.owed(0, 2), ledger.owed(0, 2));
     assert_eq!((first.len(), rest.len()), (2, 1));
@@ -200,7 +200,7 @@ fn owed_releases_are_found_among_many_leases() {
         ledger.open(&key, lease, until);
         drop(ledger.claim(0, &key, lease).expect("not claimed"));
     }
-    drop(ledger.disown(&LockKey::new("k50000"), lease, None));
+    drop(ledger.disown(&LockKey::new("k50000"), lease));
     let began = Instant::now();
     for _ in 0..1_000 {
         assert!(ledger.owes_nothing(1) && !ledger.owes_nothing(0));
@@ -219,11 +219,11 @@ fn release_that_fails_again_is_owed_once() {
     ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
     drop(ledger.claim(0, &key, lease).expect("not claimed"));
     for _ in 0..3 {
-        drop(ledger.disown(&key, lease, None));
+        drop(ledger.disown(&key, lease));
         assert_eq!(ledger.owed(0, 9).len(), 1);
     }
     assert_eq!(ledger.entries().owed[0].len(), 1);
-    ledger.disown(&key, lease, None).0.pop().expect("one").out();
+    ledger.disown(&key, lease).0.pop().expect("one").out();
     assert!(ledger.owes_nothing(0) && ledger.entries().owed[0].is_empty());
 }
 
@@ -237,13 +237,13 @@ fn late_votes_that_are_released_leave_nothing() {
         let key = LockKey::new(format!("k{nth}"));
         ledger.open(&key, lease, until);
         let vote = ledger.claim(0, &key, lease).expect("not claimed");
-        assert!(ledger.disown(&key, lease, None).0.is_empty());
+        assert!(ledger.disown(&key, lease).0.is_empty());
         vote.granted(until);
-        let late = ledger.reclaim(0, &key, lease);
+        let late = ledger.owed(0, 1).pop();
         late.expect("granted late").out();
     }
     assert_eq!(ledger.len(), 0);
-    assert!(ledger.entries().owed[0].len() <= 1);
+    assert!(ledger.entries().owed[0].is_empty());
 }
 
 #[test]
@@ -253,10 +253,10 @@ fn command_without_effect_leaves_node_unchanged() {
     let claim = || ledger.claim(0, &key, lease).expect("not claimed");
     ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
     claim().unchanged();
-    assert_eq!(ledger.disown(&key, lease, None).1, 1, "out");
+    assert_eq!(ledger.disown(&key, lease).1, 1, "out");
     ledger.open(&key, lease, Instant::now() + Duration::from_secs(60));
     // The node may have granted the lease.
     drop(claim());
     claim().unchanged();
-    assert_eq!(ledger.disown(&key, lease, None).0.len(), 1, "still there");
+    assert_eq!(ledger.disown(&key, lease).0.len(), 1, "still there");
 }
