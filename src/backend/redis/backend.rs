@@ -191,7 +191,7 @@ impl Backend for RedisBackend {
         let mut request = request.clone();
         if request.listens {
             let channel = inner.calls.names.channel(key).to_text();
-            request.listens = route.notifier().is_subscribed(&channel);
+            request.listens = route.node().notifier.is_subscribed(&channel);
         }
         let outcome = inner.calls.contend(at, &request).await;
         if let Ok(Contended::Waiting { ttl, .. }) = outcome {
@@ -239,7 +239,7 @@ impl Backend for RedisBackend {
         let route = inner.topology.route(key)?;
         inner.context.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
-        let notifier = route.notifier();
+        let notifier = &route.node().notifier;
         let channel = inner.calls.names.channel(key).to_text();
         let mut request = request.clone();
         request.listens &= notifier.is_subscribed(&channel);

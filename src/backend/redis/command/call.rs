@@ -310,7 +310,7 @@ pub(super) fn outcome(
 /// Logs the time in which a server grants nothing. Only a grant shows the end: with its memory full, a
 /// server executes all other commands.
 pub(super) fn note(at: KeyRoute<'_>, outcome: Result<&Acquired, &BackendError>) {
-    let outage = at.route.outage();
+    let outage = &at.route.node().outage;
     match outcome {
         Ok(Acquired::Granted { .. }) => outage.end_for_any(),
         Err(error) => begin(outage, error),

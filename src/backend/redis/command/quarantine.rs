@@ -81,13 +81,15 @@ pub(crate) fn spread_quarantine(
     if !began_with(calls, rejection) {
         return;
     }
-    let Some(node) = topology.siblings(key) else {
+    // A route without a slot has one counter.
+    let route = topology.route(key).ok();
+    let Some(route) = route.filter(|route| route.slot().is_some()) else {
         return;
     };
-    let Some(running) = node.preparing.start() else {
+    let Some(running) = route.node().preparing.start() else {
         return;
     };
-    let counters = topology.counters(&node);
+    let counters = topology.counters(route.node());
     let calls = Arc::clone(calls);
     context.background.spawn(async move {
         // A counter whose check fails begins its quarantine with the next acquire.

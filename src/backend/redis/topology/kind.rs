@@ -45,7 +45,4 @@ pub(crate) trait Topology: Send + Sync {
     fn server_id(&self) -> Option<u64> {
         None
     }
-
-    /// Returns the node of the key if it has further fencing counters.
-    fn siblings(&self, key: &LockKey) -> Option<Arc<Node>>;
 }

@@ -7,8 +7,7 @@ use super::cluster::Cluster;
 use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{CommandReply, Connection, Outage, Request, after};
-use crate::backend::redis::notify::Notifier;
+use crate::backend::redis::connection::{CommandReply, Connection, Request, after};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -96,11 +95,6 @@ impl Route {
         }
     }
 
-    /// Returns `true` if the backend demands that replicas acknowledge grants.
-    pub(crate) fn has_replicas(&self) -> bool {
-        self.node.replicas.is_some()
-    }
-
     /// Returns what the keys of one call have in common: the connection, and the slot if there is one.
     pub(crate) fn group(&self) -> (u64, u16) {
         (self.connection().id(), self.slot().unwrap_or(0))
@@ -110,18 +104,9 @@ impl Route {
         &self.node.connections[self.index]
     }
 
-    pub(crate) fn notifier(&self) -> &Notifier {
-        &self.node.notifier
-    }
-
-    /// Returns the log of the node's rejected grants.
-    pub(crate) fn outage(&self) -> &Outage {
-        &self.node.outage
-    }
-
-    /// Returns the log of the node's rejected releases.
-    pub(crate) fn unreleased(&self) -> &Outage {
-        &self.node.unreleased
+    /// Returns the node that has the key, as far as it is known.
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
     }
 
     /// Sends a command as [`Connection::send`], or as [`Replicas::acquire`] if replicas must acknowledge what it

@@ -81,8 +81,4 @@ impl Topology for Single {
     fn server_id(&self) -> Option<u64> {
         self.node.spread().server()
     }
-
-    fn siblings(&self, _key: &LockKey) -> Option<Arc<Node>> {
-        self.is_sharded().then(|| Arc::clone(&self.node))
-    }
 }

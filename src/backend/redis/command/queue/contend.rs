@@ -79,8 +79,8 @@ impl Calls {
                     // The server wrote the place, so it can grant, unless a grant requires more.
                     Ok(Contended::Waiting {
                         queued: Some(_), ..
-                    }) if period.is_none() && !at.route.has_replicas() => {
-                        at.route.outage().end_for_any();
+                    }) if period.is_none() && at.route.node().replicas.is_none() => {
+                        at.route.node().outage.end_for_any();
                     }
                     Ok(Contended::Waiting { .. }) => {}
                     Err(error) => note(at, Err(error)),

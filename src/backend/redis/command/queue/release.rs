@@ -17,7 +17,7 @@ impl Calls {
         if !self.are_queues_allowed() {
             return self.release_all(route, leases).await;
         }
-        let past = route.unreleased().past();
+        let past = route.node().unreleased.past();
         let outcomes = self.end_all(&self.scripts.leave, route, leases).await;
         note_releases(route, leases.len(), &outcomes, past);
         match (outcomes, leases) {
@@ -37,7 +37,7 @@ impl Calls {
         leases: &[&Release],
     ) -> Outcomes<Released> {
         let script = &self.scripts.release;
-        let past = route.unreleased().past();
+        let past = route.node().unreleased.past();
         let outcomes = match (self.end_all(script, route, leases).await, leases) {
             (Err(error), [_]) if error.excludes_queue() => {
                 let command = self.ending_alone(leases);
@@ -127,7 +127,7 @@ impl Calls {
 /// `past` is the number of past outages before the command. Its rejection begins no outage if one has ended since: there may be no further
 /// release whose success would end it.
 fn note_releases(route: &Route, leases: usize, outcomes: &Outcomes<Released>, past: usize) {
-    let outage = route.unreleased();
+    let outage = &route.node().unreleased;
     let begin = |error| {
         if outage.past() == past {
             begin(outage, error);

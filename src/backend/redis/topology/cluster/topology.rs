@@ -55,8 +55,4 @@ impl Topology for Arc<Cluster> {
         let slots = self.slots_of(&node).into_iter();
         Box::new(slots.map(move |slot| Route::in_cluster(&node, &cluster, &key, slot)))
     }
-
-    fn siblings(&self, key: &LockKey) -> Option<Arc<Node>> {
-        self.owner(self.slot(key))
-    }
 }
