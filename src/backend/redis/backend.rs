@@ -129,13 +129,8 @@ impl RedisBackend {
     /// Begins the quarantine of other slots if one began with this rejection for `key`.
     fn spread_quarantine(&self, key: &LockKey, rejection: Option<&BackendError>) {
         if let Some(rejection) = rejection {
-            let Inner {
-                calls,
-                topology,
-                context,
-                ..
-            } = &*self.inner;
-            spread_quarantine(calls, &**topology, context, key, rejection);
+            let inner = &self.inner;
+            spread_quarantine(&inner.calls, &*inner.topology, key, rejection);
         }
     }
 }
@@ -202,35 +197,29 @@ impl Backend for RedisBackend {
     }
 
     async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let Inner {
-            calls, topology, ..
-        } = &*self.inner;
-        let call =
-            |route: Route, batch: Vec<_>| async move { calls.leave_all(&route, &batch).await };
-        in_batches(&**topology, leases, |it| &it.key, call).await
+        let inner = &*self.inner;
+        let call = |route: Route, batch: Vec<_>| async move {
+            inner.calls.leave_all(&route, &batch).await
+        };
+        in_batches(&*inner.topology, leases, |it| &it.key, call).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        let Inner {
-            calls,
-            topology,
-            context,
-            ..
-        } = &*self.inner;
+        let inner = &*self.inner;
         let ttls = renewals.iter().map(|it| it.ttl);
-        ttls.for_each(|ttl| context.saw_lease(ttl));
-        let call =
-            |route: Route, batch: Vec<_>| async move { calls.renew_all(&route, &batch).await };
-        in_batches(&**topology, renewals, |it| &it.key, call).await
+        ttls.for_each(|ttl| inner.context.saw_lease(ttl));
+        let call = |route: Route, batch: Vec<_>| async move {
+            inner.calls.renew_all(&route, &batch).await
+        };
+        in_batches(&*inner.topology, renewals, |it| &it.key, call).await
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let Inner {
-            calls, topology, ..
-        } = &*self.inner;
-        let call =
-            |route: Route, batch: Vec<_>| async move { calls.release_all(&route, &batch).await };
-        in_batches(&**topology, leases, |it| &it.key, call).await
+        let inner = &*self.inner;
+        let call = |route: Route, batch: Vec<_>| async move {
+            inner.calls.release_all(&route, &batch).await
+        };
+        in_batches(&*inner.topology, leases, |it| &it.key, call).await
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {

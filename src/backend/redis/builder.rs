@@ -275,7 +275,7 @@ impl RedisBackendBuilder {
         };
         let inner = Arc::new(inner?);
         let tested = Arc::clone(&inner);
-        (inner.context.background).spawn(async move { self_test_later(&tested).await });
+        Background.spawn(async move { self_test_later(&tested).await });
         Ok(RedisBackend { inner })
     }
 
@@ -292,7 +292,6 @@ impl RedisBackendBuilder {
             near: Mutex::default(),
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
-            background: Background,
             recovery: Recovery::default(),
             longest_lease: AtomicU64::new(millis(
                 self.quarantine.unwrap_or_default().max(USUAL_LEASE),

@@ -112,13 +112,13 @@ impl AcquireBatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, background: Background, request: &AcquireRequest) -> Turn {
+    fn enter(&self, request: &AcquireRequest) -> Turn {
         let mut state = self.state();
         if !state.alone && state.groups.iter().all(|group| group.senders == 0) {
             state.alone = true;
             return Turn::Alone;
         }
-        let home = background.near_id();
+        let home = Background.near_id();
         let group = state.group(home);
         let (sender, reply) = oneshot::channel();
         group.waiting.push(Wanted {
@@ -140,8 +140,7 @@ impl AcquireBatch {
         self: &Arc<Self>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
-        let background = self.route.connection().context().background;
-        let (reply, home, send) = match self.enter(background, request) {
+        let (reply, home, send) = match self.enter(request) {
             Turn::Alone => {
                 let _alone = Alone(self);
                 return self.acquire_alone(request).await;
@@ -154,7 +153,7 @@ impl AcquireBatch {
                 home,
                 over: false,
             };
-            background.spawn_near(sender.run());
+            Background.spawn_near(sender.run());
         }
         match reply.await {
             Ok(Sent::Replied(outcome)) => outcome,

@@ -23,8 +23,8 @@ use super::reply::remaining;
 use super::send::call;
 use crate::LockKey;
 use crate::backend::BackendError;
-use crate::backend::redis::connection::ClientContext;
 use crate::backend::redis::topology::{Route, Routes, Topology};
+use crate::task::Background;
 
 /// The most concurrent checks at a node, whose connection serves other commands as well.
 const AT_A_TIME: usize = 256;
@@ -74,7 +74,6 @@ impl Calls {
 pub(crate) fn spread_quarantine(
     calls: &Arc<Calls>,
     topology: &dyn Topology,
-    context: &ClientContext,
     key: &LockKey,
     rejection: &BackendError,
 ) {
@@ -91,7 +90,7 @@ pub(crate) fn spread_quarantine(
     };
     let counters = topology.counters(route.node());
     let calls = Arc::clone(calls);
-    context.background.spawn(async move {
+    Background.spawn(async move {
         // A counter whose check fails begins its quarantine with the next acquire.
         drop(prepare(&calls, counters).await);
         drop(running);

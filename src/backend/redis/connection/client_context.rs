@@ -13,7 +13,6 @@ use crate::task::{Background, Near};
 pub(crate) struct ClientContext {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
-    pub(crate) background: Background,
     /// The runtime of a caller that drives the last connection for commands, if one does.
     pub(crate) near: Mutex<Option<Near>>,
     pub(crate) recovery: Recovery,
@@ -38,8 +37,8 @@ impl ClientContext {
     {
         let near = self.near().clone();
         match near {
-            Some(near) if !self.background.is_near() => near.spawn(task),
-            _ => drop(self.background.spawn_io_near(task)),
+            Some(near) if !Background.is_near() => near.spawn(task),
+            _ => drop(Background.spawn_io_near(task)),
         }
     }
 
@@ -56,6 +55,18 @@ impl ClientContext {
             self.longest_lease.fetch_max(ttl, Ordering::Relaxed);
         }
     }
+}
+
+/// Runs a task on the thread of this crate.
+///
+/// # Cancel safety
+///
+/// If dropped, the task runs to its end.
+pub(crate) async fn in_background<T: Send + 'static>(
+    task: impl Future<Output = Result<T, BackendError>> + Send + 'static,
+) -> Result<T, BackendError> {
+    let output = Background.run(task).await;
+    output.unwrap_or_else(|| Err(unavailable(Cause::NoRuntime)))
 }
 
 /// Completes with the outcome, or with an error if there is no connection within `limit`.

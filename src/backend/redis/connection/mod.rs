@@ -36,7 +36,7 @@ mod server;
 pub(crate) use address::Visit;
 pub(crate) use backoff::backoff;
 pub(crate) use call_span::CallSpan;
-pub(crate) use client_context::{ClientContext, within};
+pub(crate) use client_context::{ClientContext, in_background, within};
 pub(crate) use dial::{Connector, Messages, Origin, Spread, listen, without_timeout};
 pub(crate) use handle::Connection;
 pub(crate) use link::{Link, ROLE};

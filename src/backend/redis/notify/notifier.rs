@@ -14,8 +14,7 @@ use super::shared::{Endpoint, Shared};
 use super::subscription::Watcher;
 use super::task::Task;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::ClientContext;
+use crate::backend::redis::connection::{ClientContext, in_background};
 
 /// Notifies waiters of releases. If dropped, the task ends.
 pub(crate) struct Notifier {
@@ -88,7 +87,7 @@ impl Notifier {
         }
         let (shared, channel) = (Arc::clone(&self.shared), channel.to_owned());
         // Like the subscriptions later, which need no I/O of the caller's runtime.
-        let tried = self.shared.context.background.run(async move {
+        in_background(async move {
             let messages = shared.connected(shared.listen(false, false)).await?;
             let commands = shared.kinds.iter().flat_map(|kind| {
                 let subscribe = kind.subscribe(&channel);
@@ -100,10 +99,8 @@ impl Notifier {
                 .replied(try_join_all(asked).err_into())
                 .await
                 .map(drop)
-        });
-        tried
-            .await
-            .unwrap_or_else(|| Err(unavailable(Cause::NoRuntime)))
+        })
+        .await
     }
 }
 

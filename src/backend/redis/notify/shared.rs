@@ -183,7 +183,6 @@ mod tests {
     use super::*;
     use crate::backend::Hint;
     use crate::backend::redis::notify::{Recovery, Watcher};
-    use crate::task::Background;
 
     fn pushed(kind: PushKind, channel: &str, text: &str) -> PushInfo {
         let part = |text: &str| Value::BulkString(text.as_bytes().to_vec());
@@ -196,7 +195,6 @@ mod tests {
         let context = ClientContext {
             connect_timeout: Duration::ZERO,
             response_timeout: Duration::ZERO,
-            background: Background,
             near: Mutex::default(),
             recovery: Recovery::default(),
             longest_lease: AtomicU64::default(),

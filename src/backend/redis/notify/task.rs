@@ -16,6 +16,7 @@ use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::Messages;
 use crate::backend::{BackendError, Hints};
 use crate::jitter::jittered;
+use crate::task::Background;
 
 /// How long the connection outlives its last subscription.
 const IDLE: Duration = Duration::from_secs(5);
@@ -58,8 +59,7 @@ impl Drop for Task {
         topics.running = self.near && !topics.closed && is_needed;
         if topics.running {
             drop(topics);
-            let background = self.shared.context.background;
-            background.spawn(Self::new(&self.shared, false).run());
+            Background.spawn(Self::new(&self.shared, false).run());
         }
     }
 }

@@ -17,9 +17,9 @@ use super::opening::{admitted, confirmed, open_at};
 use super::pools::{Pools, checkout, drop_idle};
 use super::spread::Spread;
 use crate::backend::BackendError;
-use crate::backend::redis::command::{Cause, Names, check, not_connected, not_dialed, unavailable};
+use crate::backend::redis::command::{Names, check, not_connected, not_dialed, unavailable};
 use crate::backend::redis::connection::{
-    ClientContext, Link, Locate, Target, Visit, address::Address, within,
+    ClientContext, Link, Locate, Target, Visit, address::Address, in_background, within,
 };
 use crate::task::with_caller_logs;
 
@@ -184,7 +184,7 @@ impl Connector {
         };
         let (pools, address) = (Arc::clone(&self.pools), shared.address.clone());
         // The runtime that opens a connection also drives it for the next acquire, of any runtime.
-        let pooled = self.context.background.run(async move {
+        in_background(async move {
             let pooled = async {
                 let visit = at.admit().await?;
                 let pooled = match given {
@@ -200,9 +200,8 @@ impl Connector {
             };
             // The program's pool may have no timeouts.
             within(limit, pooled).await
-        });
-        let ended = || Err(unavailable(Cause::NoRuntime));
-        pooled.await.unwrap_or_else(ended)
+        })
+        .await
     }
 }
 

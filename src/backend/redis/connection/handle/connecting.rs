@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::task::Near;
+use crate::task::{Background, Near};
 
 /// The interval of looks at the runtime of the caller. Most links are open before the first one.
 const LOOK: Duration = Duration::from_millis(100);
@@ -33,12 +33,11 @@ pub(super) struct Connecting {
 impl Connecting {
     /// Starts the task with the number that the state has.
     pub(super) fn start(connection: &Arc<Connection>, number: u64) {
-        let background = connection.context().background;
         let task = Self::new(connection, number, true);
-        if let Some(home) = background.spawn_io_near(task.run()) {
+        if let Some(home) = Background.spawn_io_near(task.run()) {
             connection.context().drives_commands(&home);
             let connection = Arc::downgrade(connection);
-            background.spawn(take_over_if_blocked(connection, number, home));
+            Background.spawn(take_over_if_blocked(connection, number, home));
         }
     }
 
@@ -123,8 +122,7 @@ impl Drop for Connecting {
         }
         if !self.over && self.near {
             drop(state);
-            let background = connection.context().background;
-            return background.spawn(Self::new(&connection, self.number, false).run());
+            return Background.spawn(Self::new(&connection, self.number, false).run());
         }
         state.connecting = None;
         if !self.over {
@@ -157,7 +155,6 @@ async fn take_over_if_blocked(connection: Weak<Connection>, number: u64, home: N
     };
     let taken = connection.state().take_over(number);
     if let Some(number) = taken {
-        let background = connection.context().background;
-        background.spawn(Connecting::new(&connection, number, false).run());
+        Background.spawn(Connecting::new(&connection, number, false).run());
     }
 }

@@ -35,7 +35,7 @@ use crate::backend::redis::connection::{
     request::undo,
 };
 use crate::observe::Part;
-use crate::task::timeout;
+use crate::task::{Background, timeout};
 
 pub(crate) struct Connection {
     pub(super) connector: Arc<Connector>,
@@ -309,7 +309,7 @@ impl Connection {
         let pause = self.state().ended();
         let connection = Arc::downgrade(self);
         // The runtime that drove the link may be ending.
-        self.context().background.spawn(async move {
+        Background.spawn(async move {
             sleep(pause).await;
             if let Some(connection) = connection.upgrade() {
                 let mut state = connection.state();

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::connection::Connection;
 use crate::backend::redis::connection::{Link, Resend, Undo, backoff};
-use crate::task::timeout;
+use crate::task::{Background, timeout};
 
 /// The time for the reply to a probe or an undo, in response timeouts. After it the link is closed, even if
 /// there is no replacement.
@@ -31,7 +31,7 @@ impl Connection {
             return;
         };
         let connection = Arc::downgrade(self);
-        self.context().background.spawn(async move {
+        Background.spawn(async move {
             // A script that no server knows. While writes are paused, no server answers a call of a script.
             let mut call = redis::cmd("EVALSHA");
             call.arg("0000000000000000000000000000000000000000").arg(0);
@@ -60,7 +60,7 @@ impl Connection {
         }
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let limit = self.probe_limit();
-        self.context().background.spawn(async move {
+        Background.spawn(async move {
             let ping = redis::cmd("PING");
             match timeout(limit, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
@@ -85,7 +85,7 @@ impl Connection {
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let commands = (undo.commands)();
         let limit = undo.limit.min(self.probe_limit());
-        self.context().background.spawn(async move {
+        Background.spawn(async move {
             match timeout(limit, link.undo(&commands, asking)).await {
                 Ok(Ok(())) => connection.answered(&link),
                 Ok(Err(_)) | Err(_) => connection.discard(&link),

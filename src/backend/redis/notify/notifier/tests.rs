@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::backend::Hints;
+use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{Locate, Target};
 use crate::backend::redis::notify::Recovery;
 use crate::task::Background;
@@ -53,7 +54,6 @@ fn notifier(server: &Arc<Nowhere>) -> Notifier {
         near: Mutex::default(),
         connect_timeout: PATIENCE,
         response_timeout: PATIENCE,
-        background: Background,
         recovery: Recovery::default(),
         longest_lease: AtomicU64::default(),
     };
@@ -121,7 +121,7 @@ fn task_of_other_thread_begins_beside_commands() {
     let server = Arc::new(Nowhere::default());
     let (near, notifier) = (near(), notifier(&server));
     let context = &notifier.shared.context;
-    let drives = near.block_on(async { context.background.spawn_io_near(async {}) });
+    let drives = near.block_on(async { Background.spawn_io_near(async {}) });
     context.drives_commands(&drives.expect("a runtime with threads of its own"));
     let _hints = watch(&notifier);
     eventually(|| server.threads() == [NEAR]);

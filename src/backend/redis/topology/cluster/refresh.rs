@@ -25,7 +25,7 @@ use crate::backend::redis::command::{Cause, unavailable, unexpected};
 use crate::backend::redis::connection::{Connection, Resend, Running};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
-use crate::task::Timer;
+use crate::task::{Background, Timer};
 
 /// The interval of refreshes while the map is suspect.
 const REFRESH: Duration = Duration::from_millis(200);
@@ -46,9 +46,7 @@ impl Cluster {
 
     fn start(&self) {
         if let Some(running) = self.refreshing.start() {
-            let refreshing = refresh_suspect(Weak::clone(&self.myself), running);
-            let context = &self.settings.node.context;
-            context.background.spawn(refreshing);
+            Background.spawn(refresh_suspect(Weak::clone(&self.myself), running));
         }
     }
 
@@ -64,8 +62,7 @@ impl Cluster {
     pub(crate) async fn open(&self) -> Result<(), BackendError> {
         let learned = self.refresh().await;
         self.leave_seeds();
-        let looking = look(Weak::clone(&self.myself));
-        self.settings.node.context.background.spawn(looking);
+        Background.spawn(look(Weak::clone(&self.myself)));
         learned
     }
 

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError};
 use crate::backend::redis::connection::{Connection, Link, Undo, Visit, without_timeout};
+use crate::task::Background;
 
 /// A connection that only one acquire uses. Closed when it is dropped before
 /// [`put_back`](Self::put_back).
@@ -59,8 +60,7 @@ impl Checkout {
     /// the reply. Without a reply within `limit`, the connection is closed and the commands are sent over a
     /// new one.
     pub(super) fn settle(self, last: Vec<Cmd>, asking: bool, limit: Duration) {
-        let connection = Arc::clone(&self.connection);
-        connection.context().background.spawn(async move {
+        Background.spawn(async move {
             match timeout(limit, self.link.undo(&last, asking)).await {
                 // A rejection settles nothing.
                 Ok(Err(_)) | Err(_) => {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use redis::Value;
 
 use super::votes::{Named, SentinelReply};
-use crate::backend::redis::command::{Cause, check, entry, unavailable, unexpected};
-use crate::backend::redis::connection::{ClientContext, Connection, Connector, Origin, Target};
+use crate::backend::redis::command::{check, entry, unexpected};
+use crate::backend::redis::connection::{
+    ClientContext, Connection, Connector, Origin, Target, in_background,
+};
 
 /// A sentinel and the connection to it, which is kept for the next question.
 pub(super) struct Sentinel {
@@ -28,11 +30,8 @@ impl Sentinel {
     /// If dropped, a task still waits for the reply. It replaces a connection that does not reply, and
     /// completes a dial.
     pub(super) async fn ask(self: &Arc<Self>, service: &str) -> SentinelReply {
-        let background = self.connection.context().background;
         let (sentinel, service) = (Arc::clone(self), service.to_owned());
-        let reply = background.run(async move { sentinel.query(&service).await });
-        let ended = || Err(unavailable(Cause::NoRuntime));
-        reply.await.unwrap_or_else(ended)
+        in_background(async move { sentinel.query(&service).await }).await
     }
 
     async fn query(&self, service: &str) -> SentinelReply {

@@ -24,6 +24,7 @@ use crate::backend::redis::connection::{ClientContext, Locate, OneTask, Outage, 
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::observe::Part;
+use crate::task::Background;
 
 /// The interval of requests to the sentinels while there are holders or waiters, and while a connection
 /// is being opened: a primary that hangs accepts connections and never replies.
@@ -178,8 +179,7 @@ impl Locate for Sentinels {
 
     fn look_out(self: Arc<Self>) {
         if let Some(running) = self.looking.start() {
-            let looking = look(Arc::downgrade(&self), running);
-            self.context.background.spawn(looking);
+            Background.spawn(look(Arc::downgrade(&self), running));
         }
     }
 }
