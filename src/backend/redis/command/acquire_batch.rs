@@ -79,23 +79,8 @@ struct Wanted {
     reply: ReplySender,
 }
 
-type ReplySender = oneshot::Sender<Sent>;
-
-enum Sent {
-    Replied(Result<Acquired, BackendError>),
-    /// The sending task ended before it sent the acquire.
-    Never,
-}
-
-enum Turn {
-    Alone,
-    Together {
-        reply: oneshot::Receiver<Sent>,
-        home: Option<RuntimeId>,
-        /// The caller must start a sending task.
-        send: bool,
-    },
-}
+type Outcome = Result<Acquired, BackendError>;
+type ReplySender = oneshot::Sender<Outcome>;
 
 impl AcquireBatch {
     /// Creates the batch of the keys that have this route. `is_shared`: for shared leases and permits.
@@ -112,23 +97,33 @@ impl AcquireBatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, request: &AcquireRequest) -> Turn {
+    /// Adds an acquire to the next call, and returns the task to start if no other sends that call. Returns `None` if the
+    /// caller sends the acquire alone.
+    fn enter(
+        self: &Arc<Self>,
+        request: &AcquireRequest,
+    ) -> Option<(oneshot::Receiver<Outcome>, Option<Sender>)> {
         let mut state = self.state();
         if !state.alone && state.groups.iter().all(|group| group.senders == 0) {
             state.alone = true;
-            return Turn::Alone;
+            return None;
         }
         let home = Background.near_id();
         let group = state.group(home);
-        let (sender, reply) = oneshot::channel();
+        let (reply, outcome) = oneshot::channel();
         group.waiting.push(Wanted {
             request: request.clone(),
-            reply: sender,
+            reply,
         });
         let many = group.waiting.len() >= WORTH_A_CALL && group.senders < SENDERS;
-        let send = group.senders == 0 || many;
-        group.senders += usize::from(send);
-        Turn::Together { reply, home, send }
+        let starts = group.senders == 0 || many;
+        group.senders += usize::from(starts);
+        let sender = starts.then(|| Sender {
+            batch: Arc::clone(self),
+            home,
+            over: false,
+        });
+        Some((outcome, sender))
     }
 
     /// Sends an acquire, alone or with others. The route of its key must be the one of this batch.
@@ -136,34 +131,20 @@ impl AcquireBatch {
     /// # Cancel safety
     ///
     /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        request: &AcquireRequest,
-    ) -> Result<Acquired, BackendError> {
-        let (reply, home, send) = match self.enter(request) {
-            Turn::Alone => {
-                let _alone = Alone(self);
-                return self.acquire_alone(request).await;
-            }
-            Turn::Together { reply, home, send } => (reply, home, send),
+    pub(crate) async fn acquire(self: &Arc<Self>, request: &AcquireRequest) -> Outcome {
+        let Some((outcome, sender)) = self.enter(request) else {
+            let _alone = Alone(self);
+            return self.acquire_alone(request).await;
         };
-        if send {
-            let sender = Sender {
-                batch: Arc::clone(self),
-                home,
-                over: false,
-            };
+        if let Some(sender) = sender {
             Background.spawn_near(sender.run());
         }
-        match reply.await {
-            Ok(Sent::Replied(outcome)) => outcome,
-            Ok(Sent::Never) => self.acquire_alone(request).await,
-            // The runtime of the task ended while the acquire was in flight.
-            Err(_) => Err(BackendError::unknown(Cause::NoRuntime)),
-        }
+        // The runtime of the task may end, before it sends the acquire or in flight.
+        let ended = |_| Err(BackendError::unknown(Cause::NoRuntime));
+        outcome.await.unwrap_or_else(ended)
     }
 
-    async fn acquire_alone(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
+    async fn acquire_alone(&self, request: &AcquireRequest) -> Outcome {
         let at = self.calls.at(&self.route, &request.key);
         self.calls.acquire_in_mode(at, request).await
     }
@@ -244,7 +225,7 @@ impl Sender {
         let mut abandoned = Vec::new();
         for ((reply, outcome), acquire) in replies.into_iter().zip(outcomes).zip(&acquires) {
             // A dropped receiver ended with its runtime.
-            if let Err(Sent::Replied(outcome)) = reply.send(Sent::Replied(outcome))
+            if let Err(outcome) = reply.send(outcome)
                 && may_hold(&outcome)
             {
                 abandoned.push(Release::new(acquire.key.clone(), acquire.lease));
@@ -265,7 +246,7 @@ fn are_different(acquires: &[AcquireRequest]) -> bool {
     hashes.is_sorted_by(|one, next| one < next)
 }
 
-fn may_hold(outcome: &Result<Acquired, BackendError>) -> bool {
+fn may_hold(outcome: &Outcome) -> bool {
     match outcome {
         Ok(acquired) => matches!(acquired, Acquired::Granted { .. }),
         Err(error) => error.may_have_taken_effect(),
@@ -280,15 +261,14 @@ impl Drop for Sender {
         }
         let mut state = self.batch.state();
         let group = state.group(self.home);
-        // Another sender of the group sends them. Without one, each caller that is still there sends its own.
+        // Another sender of the group sends them. Without one, each caller that is still there attempts again.
         let unsent = match group.senders {
             1 => std::mem::take(&mut group.waiting),
             _ => Vec::new(),
         };
         state.end_sender(self.home);
+        // Wakes the callers, so the mutex is free again.
         drop(state);
-        for wanted in unsent {
-            drop(wanted.reply.send(Sent::Never));
-        }
+        drop(unsent);
     }
 }
