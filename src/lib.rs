@@ -207,6 +207,7 @@ mod key;
 mod layer;
 mod lock;
 mod mode;
+mod mutex;
 mod observe;
 mod owner;
 mod task;

@@ -4,7 +4,7 @@ mod entry;
 mod state;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -16,6 +16,7 @@ use super::{
     Renewed,
 };
 use crate::LockKey;
+use crate::mutex::Mutex;
 
 /// Leases in the memory of this process.
 ///
@@ -36,15 +37,11 @@ impl Memory {
 
     pub(super) fn acquired(&self, request: &AcquireRequest, now: Instant) -> Acquired {
         let counter = |state: &mut MemoryState| state.next_counters(1);
-        self.state().try_acquire(request, now, counter)
+        self.state.lock().try_acquire(request, now, counter)
     }
 
     pub(super) fn released(&self, lease: &Release, now: Instant) -> Released {
-        self.state().release(lease, now)
-    }
-
-    fn state(&self) -> MutexGuard<'_, MemoryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().release(lease, now)
     }
 }
 
@@ -54,11 +51,11 @@ impl Backend for Memory {
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
-        Ok(self.state().contend(request, Instant::now()))
+        Ok(self.state.lock().contend(request, Instant::now()))
     }
 
     async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Instant::now();
         leases
             .iter()
@@ -67,7 +64,7 @@ impl Backend for Memory {
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Instant::now();
         renewals
             .iter()
@@ -76,7 +73,7 @@ impl Backend for Memory {
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Instant::now();
         leases
             .iter()
@@ -85,17 +82,17 @@ impl Backend for Memory {
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        Ok(self.state().release_or_keep(request, Instant::now()))
+        Ok(self.state.lock().release_or_keep(request, Instant::now()))
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
-        Ok(self.state().downgrade(lease, Instant::now()))
+        Ok(self.state.lock().downgrade(lease, Instant::now()))
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
         let (sender, hints) = Hints::channel();
         sender.hint();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.sweep(Instant::now());
         let watchers = state.watchers.entry(key.clone()).or_default();
         watchers.push(Some(manager), sender);
@@ -104,7 +101,7 @@ impl Backend for Memory {
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let queued = state.queued(key, now);
         let holder = state.live(key, now).and_then(|entry| entry.holder(now));
         Ok(holder.map(|holder| holder.with_queued(queued)))
@@ -115,7 +112,7 @@ impl Backend for Memory {
         key: &LockKey,
         holder: Option<&str>,
     ) -> Result<ForceReleased, BackendError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Instant::now();
         let is_released = match holder {
             Some(holder) => {
@@ -148,7 +145,7 @@ impl Node for Memory {
             state.fence.unwrap_or(0)
         };
         let now = Instant::now();
-        Ok(self.state().try_acquire(request, now, counter))
+        Ok(self.state.lock().try_acquire(request, now, counter))
     }
 
     fn server_id(&self) -> Option<u64> {
@@ -158,7 +155,7 @@ impl Node for Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
+        let state = self.state.lock();
         f.debug_struct("Memory")
             .field("leases", &state.leases.len())
             .field("watched_keys", &state.watchers.len())

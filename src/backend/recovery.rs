@@ -1,12 +1,12 @@
 //! Notifies holders and waiters when the store is reachable again, or at another server.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::backend::Hints;
 use crate::backend::subscribers::Subscribers;
+use crate::mutex::Mutex;
 
 /// The age up to which an outage concerns a new subscriber, which may have a lease from before.
 ///
@@ -30,10 +30,6 @@ struct RecoveryState {
 }
 
 impl Recovery {
-    fn state(&self) -> MutexGuard<'_, RecoveryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a subscription to every recovery from now on.
     #[cfg(feature = "redis")]
     pub(crate) fn hints(&self) -> Hints {
@@ -46,7 +42,7 @@ impl Recovery {
     /// hint if a connection ended recently: without a subscriber, no task replaces it.
     pub(crate) fn hints_of_holder(&self) -> Hints {
         let (sender, hints) = Hints::channel();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Under the mutex of the subscription, so that an outage concurrent with it is not missed.
         if state.last.is_some_and(|last| last.elapsed() < RECENT) {
             sender.hint();
@@ -57,24 +53,24 @@ impl Recovery {
 
     #[cfg(feature = "redis")]
     pub(crate) fn subscribe(&self, sender: crate::backend::HintSender) {
-        self.state().subscribers.push(None, sender);
+        self.state.lock().subscribers.push(None, sender);
     }
 
     /// Returns `true` if there is a subscriber.
     #[cfg(feature = "redis")]
     pub(crate) fn is_awaited(&self) -> bool {
-        self.state().subscribers.prune() > 0
+        self.state.lock().subscribers.prune() > 0
     }
 
     /// Records the end of a connection. Returns `true` if there is a subscriber.
     pub(crate) fn ended(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.last = Some(Instant::now());
         state.subscribers.prune() > 0
     }
 
     pub(crate) fn report(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.last = Some(Instant::now());
         state.subscribers.hint();
     }

@@ -1,9 +1,10 @@
 //! Rate limits, for all operators of this process together.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::mutex::Mutex;
 
 /// A bound on the calls per second. Calls up to one second's worth may come at once.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Limit {
     /// Admits a call, or returns how long the caller must wait.
     pub(super) fn admit(&self) -> Result<(), Duration> {
         let now = Instant::now();
-        let mut used_until = (self.used_until.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut used_until = self.used_until.lock();
         let next = used_until.unwrap_or(now).max(now) + self.interval;
         let latest = now + self.interval * self.burst;
         if next > latest {

@@ -1,13 +1,14 @@
 //! The log of failed renewals.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 #[cfg(feature = "tracing")]
 use super::millis::millis;
+
+use crate::mutex::Mutex;
 
 /// The shortest time between two warnings, and the time since the last failure after which any success ends an outage.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -31,10 +32,6 @@ struct State {
 }
 
 impl RenewalOutage {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reports the renewals of one command that failed, one of them for `lease`. The shortest time until one of the
     /// leases ends is `left`.
     pub(crate) fn failed(
@@ -71,7 +68,7 @@ impl RenewalOutage {
     /// Returns `true` if the failure is a warning.
     fn begin(&self, lease: u64) -> bool {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.failed = Some((lease, now));
         let warns = state.warned.is_none_or(|at| now - at >= PAUSE);
         if warns {
@@ -83,7 +80,7 @@ impl RenewalOutage {
 
     /// Returns `true` if the outage ends.
     fn end(&self, mut leases: impl Iterator<Item = u64>) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let is_over = state.failed.is_none_or(|(lease, at)| {
             at.elapsed() >= PAUSE || leases.any(|renewed| renewed == lease)
         });

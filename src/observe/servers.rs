@@ -1,8 +1,10 @@
 //! The servers of the lock backends of this process, and their outages.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::label::label;
+
+use crate::mutex::Mutex;
 
 /// The most parts of servers that are distinguished, those of 64 servers: each part has series of its own.
 const MOST: usize = 3 * 64;
@@ -59,16 +61,12 @@ static SERVERS: Servers = Servers(Mutex::new(Vec::new()));
 
 struct Servers(Mutex<Vec<Arc<Mutex<State>>>>);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Servers {
     /// Returns `None` if there are too many.
     fn get_or_add(&self, address: &str, part: Part) -> Option<Arc<Mutex<State>>> {
-        let mut servers = lock(&self.0);
+        let mut servers = self.0.lock();
         let known = servers.iter().find(|it| {
-            let state = lock(it);
+            let state = it.lock();
             state.address == address && state.part == part
         });
         if let Some(known) = known {
@@ -101,7 +99,7 @@ impl Reporter {
 
     pub(crate) fn outage_begins(&self) {
         if let Some(state) = &self.state {
-            let mut state = lock(state);
+            let mut state = state.lock();
             state.outages += 1;
             state.incidents += 1;
         }
@@ -115,13 +113,13 @@ impl Reporter {
     pub(crate) fn failed(&self, cause: &str) {
         #[cfg(feature = "dashboard")]
         if let Some(state) = &self.state {
-            lock(state).cause = cause.chars().take(CAUSE).collect();
+            state.lock().cause = cause.chars().take(CAUSE).collect();
         }
     }
 
     pub(crate) fn outage_ends(&self) {
         if let Some(state) = &self.state {
-            let mut state = lock(state);
+            let mut state = state.lock();
             state.outages = state.outages.saturating_sub(1);
         }
     }
@@ -130,9 +128,9 @@ impl Reporter {
 /// Returns the state of each server.
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
 pub(crate) fn read() -> Vec<Server> {
-    let servers = lock(&SERVERS.0);
+    let servers = SERVERS.0.lock();
     let servers = servers.iter().map(|state| {
-        let state = lock(state);
+        let state = state.lock();
         Server {
             address: state.address.clone(),
             part: state.part,
@@ -160,8 +158,8 @@ mod tests {
         // One that left makes room, and takes the place of no other.
         drop(states.swap_remove(1));
         assert!(add(MOST).is_some());
-        assert_eq!(lock(&servers.0).len(), MOST);
-        let left = lock(&servers.0).iter().any(|it| lock(it).address == "a:1");
+        assert_eq!(servers.0.lock().len(), MOST);
+        let left = servers.0.lock().iter().any(|it| it.lock().address == "a:1");
         assert!(!left);
     }
 }

@@ -2,11 +2,13 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::sync::oneshot;
+
+use crate::mutex::Mutex;
 
 /// A thread with a runtime of its own, which the first task starts. It ends when this value is dropped.
 ///
@@ -109,7 +111,7 @@ impl OwnThread {
     }
 
     fn instead(&self) -> Option<Handle> {
-        let mut instead = self.instead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut instead = self.instead.lock();
         if instead.as_ref().is_none_or(has_ended) {
             *instead = Handle::try_current().ok();
         }
@@ -168,7 +170,7 @@ fn start_thread(run: impl FnOnce(&Runtime) + Send + 'static) -> io::Result<Handl
 /// the system allows no further thread.
 pub(super) fn shared_thread() -> Option<Handle> {
     static STARTED: Mutex<Option<Handle>> = Mutex::new(None);
-    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut started = STARTED.lock();
     if started.is_none() {
         *started = start_thread(|runtime| runtime.block_on(std::future::pending::<()>())).ok();
     }

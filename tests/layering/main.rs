@@ -32,6 +32,7 @@ const GROUND: &[&str] = &[
     "error",
     "jitter",
     "mode",
+    "mutex",
     "observe",
     "task",
     "test_util",
@@ -43,7 +44,7 @@ const HTTP: &[&str] = &["http", "http_body", "tower", "axum"];
 const LAYERS: &[Layer] = &[
     Layer {
         modules: GROUND,
-        may_name: &["error", "mode", "owner", "test_util"],
+        may_name: &["error", "mode", "mutex", "owner", "test_util"],
         never: HTTP,
     },
     // The guide contains only documentation.
@@ -64,6 +65,7 @@ const LAYERS: &[Layer] = &[
             "owner",
             "error",
             "jitter",
+            "mutex",
             "observe",
             "task",
             "test_util",
@@ -73,18 +75,22 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         modules: &["layer"],
-        may_name: &["key", "owner", "error", "jitter", "observe", "task", "lock"],
+        may_name: &[
+            "key", "owner", "error", "jitter", "mutex", "observe", "task", "lock",
+        ],
         never: &[],
     },
     Layer {
         modules: &["dashboard"],
-        may_name: &["key", "owner", "error", "jitter", "observe", "task", "lock"],
+        may_name: &[
+            "key", "owner", "error", "jitter", "mutex", "observe", "task", "lock",
+        ],
         never: &[],
     },
     Layer {
         modules: &["extract"],
         may_name: &[
-            "key", "owner", "error", "jitter", "observe", "task", "lock", "layer",
+            "key", "owner", "error", "jitter", "mutex", "observe", "task", "lock", "layer",
         ],
         never: &[],
     },

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use super::{Hint, PollEarly};
 use crate::backend::LeaseId;
+use crate::mutex::Mutex;
 
 /// The most transfers that a waiter keeps. Several lanes of a key with permits receive the transfers of all.
 const MOST_TRANSFERS: usize = 16;
@@ -47,16 +48,12 @@ impl PendingState {
 }
 
 impl Pending {
-    fn state(&self) -> MutexGuard<'_, PendingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
     pub(super) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Hint> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(lease) = state.transferred.pop_front() {
             return Poll::Ready(Hint::transferred(lease));
         }
@@ -71,19 +68,19 @@ impl Pending {
     }
 
     pub(super) fn take_release(&self) -> bool {
-        std::mem::take(&mut self.state().released)
+        std::mem::take(&mut self.state.lock().released)
     }
 
     pub(super) fn poll_early(&self, task: Weak<dyn PollEarly>) {
-        self.state().task = Some(task);
+        self.state.lock().task = Some(task);
     }
 
     /// Adds a hint, and polls the waiter. Wakes it if that is not possible.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     pub(super) fn add_and_poll(&self, hint: Hint) {
-        let task = self.state().task.as_ref().and_then(Weak::upgrade);
+        let task = self.state.lock().task.as_ref().and_then(Weak::upgrade);
         if let Some(task) = task {
-            self.state().add(hint);
+            self.state.lock().add(hint);
             if task.poll_early() {
                 return;
             }
@@ -94,7 +91,7 @@ impl Pending {
 
     /// Adds a hint, and wakes the waiter.
     pub(super) fn add(&self, hint: Hint) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.add(hint);
         let waker = state.waker.take();
         // Waking runs code of the waiter's runtime, which must not run under the mutex.
@@ -106,7 +103,7 @@ impl Pending {
 
     /// Records that the waiter was dropped.
     fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.is_closed.store(true, Ordering::Release);
         let waker = state.waker.take();
         drop(state);

@@ -12,7 +12,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Returns the capacities of the key's subscribers, and of the two maps.
 fn capacities(memory: &Memory, key: &LockKey) -> [usize; 3] {
-    let state = memory.state();
+    let state = memory.state.lock();
     let subscribers = state.watchers.get(key).map_or(0, Subscribers::capacity);
     [
         subscribers,
@@ -182,9 +182,9 @@ fn many_live_watches_are_pruned_rarely() {
         .collect();
     let mut walks = 0;
     for _ in 0..10_000 {
-        let before = memory.state().watchers[&key].len();
+        let before = memory.state.lock().watchers[&key].len();
         drop(memory.watch(&key, Uuid::nil()));
-        walks += usize::from(memory.state().watchers[&key].len() <= before);
+        walks += usize::from(memory.state.lock().watchers[&key].len() <= before);
     }
     assert!(walks <= 10, "{walks} walks over {} watches", live.len());
 }
@@ -214,7 +214,7 @@ fn held_keys_are_swept_rarely() {
     for n in 0..200 {
         acquire(&memory, &LockKey::new(format!("k{n}")), lease);
     }
-    assert_eq!(memory.state().sweep_at, 256);
+    assert_eq!(memory.state.lock().sweep_at, 256);
 }
 
 #[test]

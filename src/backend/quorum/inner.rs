@@ -1,7 +1,7 @@
 //! The shared state of the handles and tasks of one quorum.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use smallvec::SmallVec;
@@ -10,6 +10,7 @@ use super::flight::Flight;
 use super::ledger::Ledger;
 use super::node::ErasedNode;
 use super::owed::Repeating;
+use crate::mutex::Mutex;
 use crate::task::spawn_here;
 
 pub(super) struct Inner {

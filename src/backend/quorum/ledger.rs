@@ -21,7 +21,7 @@
 //! a repeated attempt.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use crate::LockKey;
 use crate::backend::LeaseId;
+use crate::mutex::Mutex;
 
 type KeyLease = (LockKey, LeaseId);
 
@@ -168,13 +169,9 @@ impl Ledger {
         Arc::new(Self { nodes, entries })
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that the lease is wanted and expires at `until` at the latest.
     pub(super) fn open(&self, key: &LockKey, lease: LeaseId, until: Instant) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if entries.leases.len() >= entries.sweep_at {
             entries.sweep();
         }
@@ -196,7 +193,7 @@ impl Ledger {
 
     /// Records that the lease may have been extended.
     pub(super) fn prolong(&self, key: &LockKey, lease: LeaseId, until: Instant) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if let Some(entry) = entries.leases.get_mut(&(key.clone(), lease)) {
             entry.until = entry.until.max(until);
         }
@@ -210,7 +207,7 @@ impl Ledger {
         lease: LeaseId,
     ) -> Option<Claim> {
         let name = (key.clone(), lease);
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let before = match entries.leases.get(&name)?.nodes[node] {
             NodeState::Claimed { .. } => return None,
             NodeState::Out => NodeState::Out,
@@ -223,7 +220,7 @@ impl Ledger {
     /// nodes that cannot hold it. Any node may hold an unknown lease.
     pub(super) fn disown(self: &Arc<Self>, key: &LockKey, lease: LeaseId) -> (Vec<Claim>, usize) {
         let name = (key.clone(), lease);
-        let (mut entries, now) = (self.entries(), Instant::now());
+        let (mut entries, now) = (self.entries.lock(), Instant::now());
         let entry = entries.leases.entry(name.clone());
         let entry = entry.or_insert_with(|| Entry {
             until: now + UNKNOWN_LEASE,
@@ -248,24 +245,25 @@ impl Ledger {
 
     /// Returns claims that release leases which the node owes, at most so many.
     pub(super) fn owed(self: &Arc<Self>, node: usize, most: usize) -> Vec<Claim> {
-        let (mut entries, now) = (self.entries(), Instant::now());
+        let (mut entries, now) = (self.entries.lock(), Instant::now());
         let names = entries.owed(node, most, now).into_iter();
         let claims = names.map(|name| entries.claim(self, node, &name, NodeState::In, now));
         claims.collect()
     }
 
     pub(super) fn owes_nothing(&self, node: usize) -> bool {
-        self.entries().owed(node, 1, Instant::now()).is_empty()
+        self.entries.lock().owed(node, 1, Instant::now()).is_empty()
     }
 
     /// Returns `true` if the node owes so many releases that it receives no votes.
     pub(super) fn is_full(&self, node: usize) -> bool {
-        self.entries().owed[node].len() >= FULL
+        self.entries.lock().owed[node].len() >= FULL
     }
 
     /// Returns `true` if no node can hold a lease that is not wanted any more.
     pub(super) fn is_out(&self, key: &LockKey, lease: LeaseId) -> bool {
-        !self.entries().leases.contains_key(&(key.clone(), lease))
+        let entries = self.entries.lock();
+        !entries.leases.contains_key(&(key.clone(), lease))
     }
 }
 
@@ -293,7 +291,7 @@ impl Claim {
 
     /// Records that the lease may be at the node until `until`. Returns `true` if its release is owed.
     pub(super) fn granted(self, until: Instant) -> bool {
-        let mut entries = self.ledger.entries();
+        let mut entries = self.ledger.entries.lock();
         // A release that took over the claim may have removed the entry.
         let entry = entries.leases.entry(self.name.clone());
         let entry = entry.or_insert_with(|| Entry {
@@ -319,7 +317,7 @@ impl Claim {
 
     /// Sets the state of the node if it still has this claim.
     fn end(&mut self) -> bool {
-        let mut entries = self.ledger.entries();
+        let mut entries = self.ledger.entries.lock();
         let entry = entries.leases.get(&self.name);
         let state = entry.map(|entry| entry.nodes[self.node]);
         matches!(state, Some(NodeState::Claimed { nth, .. }) if nth == self.nth)

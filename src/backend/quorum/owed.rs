@@ -8,7 +8,7 @@
 //! confirmed these releases or never granted the leases, or the engine repeats them. What is left at a minority delays no
 //! acquire, and expires.
 
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -36,12 +36,6 @@ pub(super) struct Repeating {
 }
 
 impl Inner {
-    fn repeating(&self) -> MutexGuard<'_, Vec<Repeating>> {
-        self.repeating
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Repeats the releases that a node owes until each is confirmed or its lease must have expired, or for at most
     /// [`KEPT`] if the backend is dropped.
     pub(super) fn repeat_releases(self: &Arc<Self>, node: usize) {
@@ -55,7 +49,7 @@ impl Inner {
             alive: Arc::downgrade(&alive),
         };
         {
-            let mut all = self.repeating();
+            let mut all = self.repeating.lock();
             all.retain(|it| it.alive.strong_count() > 0);
             if all
                 .iter()
@@ -113,7 +107,7 @@ async fn repeat(inner: Arc<Inner>, node: usize, alive: Arc<()>) {
             pause = FIRST_BACKOFF;
         }
         // Under the lock of the check, so that a release which fails later starts another task.
-        let _repeating = inner.repeating();
+        let _repeating = inner.repeating.lock();
         if inner.ledger.owes_nothing(node) {
             return drop(alive);
         }

@@ -7,7 +7,7 @@ mod reach;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
@@ -23,6 +23,7 @@ use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::{self_test, self_test_later};
 use super::topology::{MinReplicas, NodeSettings, Open, Route, ServerSource, open};
+use crate::mutex::Mutex;
 use crate::task::Background;
 use crate::{ConfigError, ConnectError};
 

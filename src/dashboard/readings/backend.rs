@@ -1,11 +1,12 @@
 //! The servers of the backend, and their recent incidents.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::mutex::Mutex;
 use crate::observe::Server;
 
 const INCIDENTS: usize = 256;
@@ -98,12 +99,8 @@ impl Servers {
 }
 
 impl Incidents {
-    fn list(&self) -> MutexGuard<'_, VecDeque<Incident>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self, at: u64, text: String) {
-        let mut list = self.list();
+        let mut list = self.0.lock();
         if list.len() == INCIDENTS {
             list.pop_front();
         }
@@ -117,7 +114,7 @@ impl Incidents {
     }
 
     fn last(&self, limit: usize) -> Value {
-        let list = self.list();
+        let list = self.0.lock();
         let last = list.iter().skip(list.len().saturating_sub(limit));
         last.map(|it| json!({ "at": it.at, "text": it.text }))
             .collect()
@@ -159,12 +156,12 @@ mod tests {
         let mut servers = Servers::default();
         servers.update(1, server(true, 0));
         servers.update(2, server(true, 0));
-        assert!(servers.incidents.list().is_empty());
+        assert!(servers.incidents.0.lock().is_empty());
         servers.update(3, server(false, 1));
         servers.update(4, server(false, 1));
         servers.update(5, server(true, 1));
         servers.update(6, server(true, 2));
-        let incidents = servers.incidents.list();
+        let incidents = servers.incidents.0.lock();
         let seen: Vec<_> = incidents.iter().map(|it| (it.at, &*it.text)).collect();
         let expected = [
             (3, "a:1 commands is down: no reply within 500ms"),
@@ -185,7 +182,7 @@ mod tests {
             let mut long = server(false, 1);
             long[0].address = address;
             servers.update(1, long);
-            let text = &servers.incidents.list()[0].text;
+            let text = &servers.incidents.0.lock()[0].text;
             assert!((TEXT - 3..=TEXT).contains(&text.len()), "{text}");
             assert!(text.ends_with('…'), "{text}");
         }

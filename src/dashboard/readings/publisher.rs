@@ -1,7 +1,7 @@
 //! Reads the state once per second, for the history and for all open pages together.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use super::history::History;
 use super::recorder::Recorder;
 use crate::LockManager;
 use crate::lock::{Order, WeakManager};
+use crate::mutex::Mutex;
 use crate::task::spawn_here;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -112,7 +113,7 @@ impl Publisher {
     }
 
     pub(in crate::dashboard) fn history(&self) -> MutexGuard<'_, History> {
-        self.shared.history()
+        self.shared.history.lock()
     }
 
     pub(in crate::dashboard) fn incidents(&self) -> &Incidents {
@@ -121,13 +122,9 @@ impl Publisher {
 }
 
 impl Shared {
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the streams that are open and should be.
     fn open_streams(&self) -> MutexGuard<'_, Vec<(Instant, Weak<()>)>> {
-        let mut streams = (self.streams.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.streams.lock();
         streams.retain(|(since, open)| open.strong_count() > 0 && since.elapsed() < LONGEST_STREAM);
         streams
     }
@@ -198,7 +195,7 @@ impl ReaderTask {
             }
             if is_tick {
                 let points = recorder.tick(&manager).await;
-                let mut history = shared.history();
+                let mut history = shared.history.lock();
                 points.for_each(|(range, point)| history.push(range, point));
             }
             shared.publish(&manager, &mut recorder, is_tick).await;

@@ -1,12 +1,13 @@
 //! Requests that run without their lock, because an option of the layer permits it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
+use crate::mutex::Mutex;
 use crate::observe::{self, Permit, Tally};
 use crate::{Error, ErrorKind};
 
@@ -80,7 +81,7 @@ impl Reported {
         if self.since_grant.swap(true, Ordering::Relaxed) {
             return false;
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let is_due = last.is_none_or(|last| now.duration_since(last) >= PAUSE);
         if is_due {
             *last = Some(now);

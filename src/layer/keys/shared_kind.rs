@@ -1,11 +1,12 @@
 //! Reports one kind of key on routes of two resources: `/orders/{id}` and `/customers/{id}` exclude each other.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use uuid::Uuid;
 
+use crate::mutex::Mutex;
 use crate::observe;
 
 /// The most kinds that are compared, over all managers of the process.
@@ -49,7 +50,7 @@ impl SharedKind {
     #[cold]
     fn compare(&self, manager: Uuid, route: &str) {
         let is_first = self.first.set(route.to_owned()).is_ok();
-        let mut kinds = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = KINDS.lock();
         let key = (manager, self.kind.clone());
         if kinds.len() >= MOST_KINDS && !kinds.contains_key(&key) {
             return;

@@ -1,7 +1,7 @@
 //! The end of a scope in the extensions of the request, and what both ends share.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use http::Extensions;
@@ -11,6 +11,7 @@ use crate::layer::config::Options;
 use crate::layer::read_body::ReadBody;
 use crate::layer::request_locks::RequestLocks;
 use crate::lock::Heir;
+use crate::mutex::Mutex;
 use crate::{Held, LockGuard, LockManager, Owner};
 
 /// The scope of a request, which keeps guards until the response is complete.
@@ -97,7 +98,7 @@ impl LockScope {
 
     /// Adds an owner of the request, with which the handler acquires.
     pub(crate) fn add_owner(&self, owner: Owner) {
-        let owners = &mut self.shared.state().owners;
+        let owners = &mut self.shared.state.lock().owners;
         if !owners.contains(&owner) {
             owners.push(owner);
         }
@@ -105,14 +106,14 @@ impl LockScope {
 
     /// Returns the owner that the scope knows for a manager.
     pub(in crate::layer) fn known_owner(&self, locks: &LockManager) -> Option<Owner> {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         let mut owners = state.owners.iter().copied();
         owners.find(|owner| locks.has_created(*owner))
     }
 
     /// Returns the owner of the request for a manager. The first call may create it.
     pub(super) fn owner(&self, locks: &LockManager) -> Owner {
-        let owners = &mut self.shared.state().owners;
+        let owners = &mut self.shared.state.lock().owners;
         let known = owners.iter().find(|owner| locks.has_created(**owner));
         known.copied().unwrap_or_else(|| {
             let owner = locks.new_owner();
@@ -143,7 +144,7 @@ impl LockScope {
     }
 
     fn register(&self, held: Held, guard: Option<LockGuard>) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         let waker = if state.is_closed {
             None
         } else {
@@ -159,15 +160,9 @@ impl LockScope {
     }
 }
 
-impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, ScopeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Heir for Shared {
     fn inherit(&self, guard: LockGuard) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let late = if state.is_closed {
             Some(guard)
         } else {

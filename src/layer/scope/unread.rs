@@ -7,7 +7,7 @@
 
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -28,18 +28,12 @@ impl LockScope {
             body: ReadBody::default(),
         };
         let body = mem::replace(body, Body::new(reads_on));
-        *self.shared.unread() = ReadBody::unread(body);
+        *self.shared.unread.lock() = ReadBody::unread(body);
     }
 
     /// Reads the next bytes for a request that waits. Completes if its body fails.
     pub(crate) fn poll_ahead(&self, room: &Arc<Room>, cx: &mut Context<'_>) -> Poll<Error> {
-        self.shared.unread().poll_ahead(room, cx)
-    }
-}
-
-impl Shared {
-    fn unread(&self) -> MutexGuard<'_, ReadBody<Body>> {
-        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.unread.lock().poll_ahead(room, cx)
     }
 }
 
@@ -53,7 +47,7 @@ struct ReadsOn {
 impl ReadsOn {
     fn take(&mut self) -> &mut ReadBody<Body> {
         if let Some(shared) = self.shared.take() {
-            self.body = mem::take(&mut shared.unread());
+            self.body = mem::take(&mut shared.unread.lock());
         }
         &mut self.body
     }
@@ -79,14 +73,14 @@ impl http_body::Body for ReadsOn {
 
     fn is_end_stream(&self) -> bool {
         match &self.shared {
-            Some(shared) => shared.unread().is_end_stream(),
+            Some(shared) => shared.unread.lock().is_end_stream(),
             None => self.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.shared {
-            Some(shared) => shared.unread().size_hint(),
+            Some(shared) => shared.unread.lock().size_hint(),
             None => self.body.size_hint(),
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Context;
 
 use super::lock_scope::{LockScope, ScopeState, Shared};
@@ -55,7 +55,7 @@ impl Watch {
             return false;
         }
         let new = {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             state.waker = None;
             mem::take(&mut state.new)
         };
@@ -67,7 +67,7 @@ impl Watch {
     pub(in crate::layer) fn lost_after(&mut self, cx: &mut Context<'_>) -> bool {
         self.is_polled = true;
         let new = {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             state.waker = Some(cx.waker().clone());
             mem::take(&mut state.new)
         };
@@ -78,13 +78,14 @@ impl Watch {
     pub(in crate::layer) fn is_lost(&self) -> bool {
         self.aborts
             && (self.losses.iter().any(|lost| lost.has_come())
-                || self.shared.state().new.iter().any(Held::is_lost))
+                || self.shared.state.lock().new.iter().any(Held::is_lost))
     }
 
     /// Returns why a lock was lost.
     pub(in crate::layer) fn lost_reason(&self) -> Option<LostReason> {
         let known = self.losses.iter().find_map(|lost| lost.reason());
-        known.or_else(|| self.shared.state().new.iter().find_map(Held::lost_reason))
+        let state = &self.shared.state;
+        known.or_else(|| state.lock().new.iter().find_map(Held::lost_reason))
     }
 
     /// Returns `true` if the scope has no guard and cannot get one any more.
@@ -92,7 +93,6 @@ impl Watch {
         self.losses.is_empty()
             && Arc::get_mut(&mut self.shared).is_some_and(|shared| {
                 let state = shared.state.get_mut();
-                let state = state.unwrap_or_else(PoisonError::into_inner);
                 state.kept.is_empty() && state.new.is_empty()
             })
     }
@@ -116,11 +116,10 @@ impl Drop for Watch {
         let kept = match unshared {
             Some(shared) => {
                 shared.settings = None;
-                let state = shared.state.get_mut();
-                mem::take(state.unwrap_or_else(PoisonError::into_inner)).kept
+                mem::take(shared.state.get_mut()).kept
             }
             None => {
-                let mut state = self.shared.state();
+                let mut state = self.shared.state.lock();
                 let closed = ScopeState {
                     is_closed: true,
                     ..ScopeState::default()

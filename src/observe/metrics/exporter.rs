@@ -1,13 +1,13 @@
 //! Reports the counts of one manager to the recorder.
 
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use metrics::{Gauge, gauge, with_recorder};
 
 use super::families;
 use super::manager::{LayerSeries, ManagerSeries};
 use super::process::{self, Largest, Values};
+use crate::mutex::Mutex;
 use crate::observe::tally::{Gauges, Name, Tally};
 
 /// The recorders for which a manager remembers what it has reported. A program mostly has one, and a test one for
@@ -28,18 +28,14 @@ struct State {
 }
 
 impl Exporter {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reports what the tally has counted since the last report, and the gauges if there are any.
     pub(in crate::observe) fn report(&self, tally: &Tally, gauges: Option<&Gauges>) {
-        self.state().report(tally, gauges);
+        self.state.lock().report(tally, gauges);
     }
 
     /// Reports the counts for the last time. The parts of this manager in the gauges become zero.
     pub(in crate::observe) fn end(&self, tally: &Tally) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.report(tally, None);
         state.has_ended = true;
         state.exports.clear();

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use metrics::{Label, counter, gauge};
 
 use super::families;
 use super::series::record;
+use crate::mutex::Mutex;
 use crate::observe::queue::{self, QueueTotals};
 use crate::observe::servers::{self, Part};
 
@@ -22,7 +22,7 @@ struct Reported {
 
 /// Reports what no manager has reported to the recorder yet. Backends that send no command have no queue.
 pub(super) fn report(recorder: usize, has_queue: bool) {
-    let mut all = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = REPORTED.lock();
     let reported = all.entry(recorder).or_default();
     if has_queue {
         let totals = queue::totals();
@@ -68,7 +68,7 @@ impl Largest {
     /// Replaces the values of this manager, and returns the largest ones of all managers.
     pub(super) fn among_managers(&self, own: Values) -> Values {
         let Self { recorder, id } = *self;
-        let mut all = LARGEST.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = LARGEST.lock();
         // A manager that has ended leaves nothing.
         match own == Values::default() {
             true => all.remove(&(recorder, id)),

@@ -1,13 +1,14 @@
 //! The counts that requests do not write.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::histogram::{Distribution, Histogram};
 use super::totals::difference;
+use crate::mutex::Mutex;
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Permit};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -101,16 +102,12 @@ impl Rare {
     }
 
     pub(super) fn watchdog_late(&self, by: Duration) {
-        self.longest_lag().add(by, Instant::now());
+        self.watchdog_lag.lock().add(by, Instant::now());
     }
 
     /// Returns the longest delay of the watchdog in the last one to two minutes.
     pub(super) fn watchdog_lag(&self) -> Duration {
-        self.longest_lag().at(Instant::now())
-    }
-
-    fn longest_lag(&self) -> MutexGuard<'_, Longest> {
-        (self.watchdog_lag.lock()).unwrap_or_else(PoisonError::into_inner)
+        self.watchdog_lag.lock().at(Instant::now())
     }
 }
 

@@ -6,11 +6,11 @@ use super::*;
 
 impl Ledger {
     pub(in crate::backend::quorum) fn len(&self) -> usize {
-        self.entries().leases.len()
+        self.entries.lock().leases.len()
     }
 
     fn sweep_at_next_open(&self) {
-        self.entries().sweep_at = 0;
+        self.entries.lock().sweep_at = 0;
     }
 }
 
@@ -146,7 +146,7 @@ fn sweep_keeps_unexpired_leases() {
     ledger.open(&LockKey::new("other"), lease, now);
     assert!(!ledger.is_out(&key, lease));
     // The next sweep is due when as many entries were added.
-    assert_eq!(ledger.entries().sweep_at, 80);
+    assert_eq!(ledger.entries.lock().sweep_at, 80);
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,9 +222,9 @@ fn release_that_fails_again_is_owed_once() {
         drop(ledger.disown(&key, lease));
         assert_eq!(ledger.owed(0, 9).len(), 1);
     }
-    assert_eq!(ledger.entries().owed[0].len(), 1);
+    assert_eq!(ledger.entries.lock().owed[0].len(), 1);
     ledger.disown(&key, lease).0.pop().expect("one").out();
-    assert!(ledger.owes_nothing(0) && ledger.entries().owed[0].is_empty());
+    assert!(ledger.owes_nothing(0) && ledger.entries.lock().owed[0].is_empty());
 }
 
 /// A slow node votes after the release of each lease, and the release at it is sent then.
@@ -243,7 +243,7 @@ fn late_votes_that_are_released_leave_nothing() {
         late.expect("granted late").out();
     }
     assert_eq!(ledger.len(), 0);
-    assert!(ledger.entries().owed[0].is_empty());
+    assert!(ledger.entries.lock().owed[0].is_empty());
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //!
 //! If the server rejects a call, perhaps for one of its keys, each key is acquired by a call of its own.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
@@ -20,6 +20,7 @@ use super::reply::{Outcomes, spread};
 use super::script::MAX_BATCH;
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Release};
+use crate::mutex::Mutex;
 use crate::task::{Background, RuntimeId};
 
 /// The most sending tasks per connection and runtime.
@@ -93,17 +94,13 @@ impl AcquireBatch {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, AcquireGroups> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an acquire to the next call, and returns the task to start if no other sends that call. Returns `None` if the
     /// caller sends the acquire alone.
     fn enter(
         self: &Arc<Self>,
         request: &AcquireRequest,
     ) -> Option<(oneshot::Receiver<Outcome>, Option<Sender>)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.alone && state.groups.iter().all(|group| group.senders == 0) {
             state.alone = true;
             return None;
@@ -162,7 +159,7 @@ struct Alone<'a>(&'a AcquireBatch);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        self.0.state().alone = false;
+        self.0.state.lock().alone = false;
     }
 }
 
@@ -180,7 +177,7 @@ impl Sender {
             // All tasks that are ready run first, and may add acquires.
             yield_now().await;
             {
-                let mut state = self.batch.state();
+                let mut state = self.batch.state.lock();
                 let group = state.group(self.home);
                 if group.waiting.is_empty() {
                     // Under the lock of the check, so that the next acquire starts another task.
@@ -259,7 +256,7 @@ impl Drop for Sender {
         if self.over {
             return;
         }
-        let mut state = self.batch.state();
+        let mut state = self.batch.state.lock();
         let group = state.group(self.home);
         // Another sender of the group sends them. Without one, each caller that is still there attempts again.
         let unsent = match group.senders {

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::backoff::backoff;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, unavailable};
+use crate::mutex::Mutex;
 
 /// An address that leads to a wrong server within this time of the last one still leads there.
 const STEADY: Duration = Duration::from_secs(2);
@@ -52,16 +53,12 @@ struct Dials {
 impl Address {
     /// Returns the address with this name.
     pub(super) fn named(name: &str) -> Arc<Self> {
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         if let Some(address) = known.get(name) {
             return Arc::clone(address);
         }
-        known.retain(|_, it| Arc::strong_count(it) > 1 || it.dials().is_recent());
+        known.retain(|_, it| Arc::strong_count(it) > 1 || it.dials.lock().is_recent());
         Arc::clone(known.entry(name.to_owned()).or_default())
-    }
-
-    fn dials(&self) -> MutexGuard<'_, Dials> {
-        self.dials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_in_doubt(&self) -> bool {
@@ -77,7 +74,7 @@ impl Address {
             changed.as_mut().enable();
             let visit = self.visit();
             let next = match self.is_in_doubt() {
-                true => self.dials().next_turn(),
+                true => self.dials.lock().next_turn(),
                 false => None,
             };
             let Some(next) = next else { return Ok(visit) };
@@ -135,7 +132,7 @@ impl Visit {
 
     /// Returns when a connection to the address last answered for a wrong server.
     pub(super) fn wrong_at(&self) -> Option<Instant> {
-        self.address.dials().wrong_at
+        self.address.dials.lock().wrong_at
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {
@@ -163,7 +160,7 @@ impl Visit {
 
     /// Records an answer for a wrong server. A doubtful connection shows nothing new.
     pub(crate) fn misled(&self) {
-        let mut dials = self.address.dials();
+        let mut dials = self.address.dials.lock();
         if self.is_doubtful() {
             return;
         }

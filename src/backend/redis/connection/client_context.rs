@@ -1,12 +1,12 @@
 //! The settings and services that all connections of a backend share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, millis, unavailable};
 use crate::backend::redis::notify::Recovery;
+use crate::mutex::Mutex;
 use crate::task::{Background, Near};
 
 #[derive(Debug)]
@@ -21,13 +21,9 @@ pub(crate) struct ClientContext {
 }
 
 impl ClientContext {
-    fn near(&self) -> MutexGuard<'_, Option<Near>> {
-        self.near.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that the runtime of a caller drives a connection for commands.
     pub(crate) fn drives_commands(&self, near: &Near) {
-        *self.near() = Some(near.clone());
+        *self.near.lock() = Some(near.clone());
     }
 
     /// Starts a detached task near the caller, or else in the runtime that drives a connection for commands.
@@ -35,7 +31,7 @@ impl ClientContext {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let near = self.near().clone();
+        let near = self.near.lock().clone();
         match near {
             Some(near) if !Background.is_near() => near.spawn(task),
             _ => drop(Background.spawn_io_near(task)),

@@ -2,12 +2,12 @@
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::with_causes;
+use crate::mutex::Mutex;
 use crate::observe::{Part, Reporter};
 
 /// How long no key may fail until a success ends an outage of some keys: each success of another key would end an outage
@@ -68,10 +68,6 @@ impl Outage {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, OutageState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins with the failure of a key, perhaps of this key alone.
     pub(crate) fn begin_for_some(&self, cause: &(dyn Error + 'static)) {
         self.begin_with(Some(Failed::SomeKeys), cause);
@@ -88,7 +84,7 @@ impl Outage {
         if !self.reported.load(Ordering::Relaxed) {
             return;
         }
-        let failing = self.state().failing;
+        let failing = self.state.lock().failing;
         let is_over = match failing.last {
             None => true,
             Some((Failed::AllKeys, at)) => !failing.began_again || at.elapsed() >= SETTLED,
@@ -107,7 +103,7 @@ impl Outage {
         let cause = with_causes(cause);
         let numberless: String = cause.chars().filter(|c| !c.is_ascii_digit()).collect();
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(failed) = failed {
             state.failing.last = Some((failed, now));
         }
@@ -136,7 +132,7 @@ impl Outage {
 
     /// Returns `true` during an outage that ends when the server is reached, and not when a key succeeds.
     pub(crate) fn ends_when_reached(&self) -> bool {
-        self.reported.load(Ordering::Relaxed) && self.state().failing.last.is_none()
+        self.reported.load(Ordering::Relaxed) && self.state.lock().failing.last.is_none()
     }
 
     /// Returns how many outages have ended. If one ends while a command is in flight, the failure of the command may be
@@ -154,7 +150,7 @@ impl Outage {
         if !self.reported.load(Ordering::Relaxed) {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !self.reported.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -255,7 +251,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn changed_cause_is_logged_after_pause() {
         let outage = outage();
-        let logged = || outage.state().logged.clone().expect("a log line").0;
+        let logged = || outage.state.lock().logged.clone().expect("a log line").0;
         let begin = |cause: &str| outage.begin(&std::io::Error::other(cause.to_owned()));
         begin("refused");
         advance(QUIET / 2).await;
@@ -264,11 +260,11 @@ mod tests {
         advance(QUIET / 2).await;
         begin("denied for 19 s");
         assert_eq!(logged(), "denied for  s");
-        let (_, at) = outage.state().logged.clone().expect("a log line");
+        let (_, at) = outage.state.lock().logged.clone().expect("a log line");
         advance(QUIET).await;
         begin("denied for 4 s");
         assert_eq!(
-            outage.state().logged.as_ref().expect("a log line").1,
+            outage.state.lock().logged.as_ref().expect("a log line").1,
             at,
             "a number"
         );

@@ -34,7 +34,7 @@ impl Notifier {
 
     /// Watches a channel.
     pub(crate) fn watch(&self, channel: String, waiters: Vec<Watcher>) {
-        let mut topics = self.shared.topics();
+        let mut topics = self.shared.topics.lock();
         topics.watch(channel, waiters);
         let start = !std::mem::replace(&mut topics.running, true);
         drop(topics);
@@ -51,7 +51,7 @@ impl Notifier {
         &self,
         lives_here: impl Fn(&str) -> bool,
     ) -> Vec<(String, Vec<Watcher>)> {
-        let mut topics = self.shared.topics();
+        let mut topics = self.shared.topics.lock();
         let detached = topics.detach_foreign(lives_here);
         drop(topics);
         self.shared.changed.notify_one();
@@ -62,7 +62,7 @@ impl Notifier {
     /// waiter for it unless another manager over this backend does. Returns `None` without a subscription.
     pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
         self.shared.endpoint.as_ref()?;
-        match self.shared.topics().lingers(channel) {
+        match self.shared.topics.lock().lingers(channel) {
             true => u8::try_from(self.shared.kinds.len()).ok(),
             false => Some(0),
         }
@@ -70,7 +70,7 @@ impl Notifier {
 
     /// Returns `true` if the server has confirmed the subscription of a channel.
     pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
-        self.shared.topics().is_confirmed(channel)
+        self.shared.topics.lock().is_confirmed(channel)
     }
 
     /// Returns the name of the server for errors and logs.
@@ -106,7 +106,7 @@ impl Notifier {
 
 impl Drop for Notifier {
     fn drop(&mut self) {
-        self.shared.topics().closed = true;
+        self.shared.topics.lock().closed = true;
         self.shared.changed.notify_one();
     }
 }
@@ -114,7 +114,7 @@ impl Drop for Notifier {
 impl fmt::Debug for Notifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Notifier")
-            .field("channels", &self.shared.topics().len())
+            .field("channels", &self.shared.topics.lock().len())
             .finish_non_exhaustive()
     }
 }

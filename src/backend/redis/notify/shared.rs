@@ -1,8 +1,8 @@
 //! What the handle and the task of a subscription connection share.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
@@ -14,6 +14,7 @@ use super::topics::Topics;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{ClientContext, Locate, Messages, Outage, listen, within};
 use crate::backend::{BackendError, Hints};
+use crate::mutex::Mutex;
 use crate::observe::Part;
 
 /// The server to subscribe at.
@@ -32,7 +33,7 @@ pub(super) struct Shared {
     pub(super) endpoint: Option<Endpoint>,
     /// The kinds of messages. Each channel is subscribed to once per kind.
     pub(super) kinds: &'static [PubSub],
-    topics: Mutex<Topics>,
+    pub(super) topics: Mutex<Topics>,
     /// A message arrived since the task last asked.
     pub(super) heard: AtomicBool,
     /// Notified when a channel is to be subscribed or unsubscribed, or the notifier was dropped.
@@ -62,10 +63,6 @@ impl Shared {
             changed: Notify::new(),
             outage,
         }
-    }
-
-    pub(super) fn topics(&self) -> MutexGuard<'_, Topics> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Completes within the response timeout, like the commands of locks.
@@ -116,7 +113,7 @@ impl Shared {
             self.heard.store(true, Ordering::Relaxed);
             let (name, text) = (text_of(pushed, 0), bytes_of(pushed, 1));
             // The mutex is free again: the poll of a waiter locks it.
-            let receivers = self.topics().receivers(&name, text);
+            let receivers = self.topics.lock().receivers(&name, text);
             if let Some((hint, receivers)) = receivers {
                 receivers.iter().for_each(|it| match near {
                     true => it.send_and_poll(hint),
@@ -203,7 +200,7 @@ mod tests {
         let (sender, mut hints) = Hints::channel();
         let manager = Some(Uuid::nil());
         let watchers = vec![Watcher { manager, sender }];
-        shared.topics().watch("k".to_owned(), watchers);
+        shared.topics.lock().watch("k".to_owned(), watchers);
         for kind in [PushKind::Message, PushKind::SMessage] {
             assert!(shared.receive(&pushed(kind, "k", "0"), false));
             assert_eq!(hints.next().now_or_never(), Some(Hint::Released));

@@ -50,7 +50,7 @@ impl Shared {
                 false
             }
         });
-        self.topics().confirm(&subscriptions);
+        self.topics.lock().confirm(&subscriptions);
         if moved {
             self.report_moved();
         }

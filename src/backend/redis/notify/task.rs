@@ -53,7 +53,7 @@ impl Drop for Task {
         if self.over.load(Ordering::Relaxed) {
             return;
         }
-        let mut topics = self.shared.topics();
+        let mut topics = self.shared.topics.lock();
         topics.disconnected();
         let is_needed = !topics.is_empty() || self.shared.outage.ends_when_reached();
         topics.running = self.near && !topics.closed && is_needed;
@@ -107,9 +107,9 @@ impl Task {
             if let Ok(End::Finished) = end {
                 return;
             }
-            self.shared.topics().disconnected();
+            self.shared.topics.lock().disconnected();
             // In a cluster, another node may have the channels now.
-            if !self.shared.topics().is_empty() {
+            if !self.shared.topics.lock().is_empty() {
                 self.shared.report_moved();
             }
             if connected.elapsed() > STEADY {
@@ -143,7 +143,7 @@ impl Task {
                 () = sleep_until((now + SWEEP).min(until)) => {}
                 _ = recoveries.next() => return false,
             }
-            self.shared.topics().sweep(Instant::now());
+            self.shared.topics.lock().sweep(Instant::now());
             if self.is_over(Duration::ZERO, Instant::now()) {
                 return true;
             }
@@ -155,7 +155,7 @@ impl Task {
     ///
     /// An outage goes on without a topic, or nothing would show its end.
     fn is_over(&self, idle: Duration, since: Instant) -> bool {
-        let mut topics = self.shared.topics();
+        let mut topics = self.shared.topics.lock();
         let is_idle = topics.is_empty() && since.elapsed() >= idle;
         let over = topics.closed || (is_idle && !self.shared.outage.ends_when_reached());
         if over {
@@ -181,16 +181,16 @@ impl Task {
         let mut next_sweep = Instant::now();
         loop {
             if Instant::now() >= next_sweep {
-                self.shared.topics().sweep(Instant::now());
+                self.shared.topics.lock().sweep(Instant::now());
                 next_sweep = Instant::now() + SWEEP;
             }
-            let mut left = self.shared.topics().take_left();
+            let mut left = self.shared.topics.lock().take_left();
             if again.are_due() {
                 left.append(&mut unended);
             }
             for ended in left.chunks(MAX_BATCH) {
                 let rejected = self.shared.unsubscribe(&messages, ended).await?;
-                self.shared.topics().unsubscribed(ended);
+                self.shared.topics.lock().unsubscribed(ended);
                 last_message = Instant::now();
                 if let Some(error) = rejected.rejection {
                     again.add(&error);
@@ -209,10 +209,10 @@ impl Task {
                 }
             }
             if rejections.are_due() {
-                self.shared.topics().want_unconfirmed();
+                self.shared.topics.lock().want_unconfirmed();
             }
-            while self.shared.topics().are_wanted() {
-                let wanted = self.shared.topics().next_wanted();
+            while self.shared.topics.lock().are_wanted() {
+                let wanted = self.shared.topics.lock().next_wanted();
                 if !wanted.is_empty() {
                     if let Some(error) = self.shared.subscribe(&messages, wanted).await? {
                         rejections.add(&error);
@@ -223,7 +223,7 @@ impl Task {
             if rejections.are_over() {
                 self.shared.outage.end_for_any();
             }
-            if !self.shared.topics().is_empty() {
+            if !self.shared.topics.lock().is_empty() {
                 last_busy = Instant::now();
             }
             if self.is_over(IDLE, last_busy) {
@@ -274,7 +274,7 @@ impl Task {
         match pushed.kind {
             // The slot of the channel has moved. The reply to an own command looks the same, but then
             // the topic is gone or unconfirmed.
-            PushKind::SUnsubscribe if self.shared.topics().dropped(&text_of(pushed, 0)) => {
+            PushKind::SUnsubscribe if self.shared.topics.lock().dropped(&text_of(pushed, 0)) => {
                 self.shared.report_moved();
             }
             PushKind::Disconnection => return false,
@@ -288,7 +288,7 @@ impl Task {
         let mut last_busy = Instant::now();
         loop {
             {
-                let mut topics = self.shared.topics();
+                let mut topics = self.shared.topics.lock();
                 topics.sweep(Instant::now());
                 topics.want_nothing();
                 topics.hint_all();

@@ -1,7 +1,7 @@
 //! The pool of the server that the connections lead to.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::{
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::backend::redis::command::{Cause, not_connected, unavailable};
 use crate::backend::redis::connection::Target;
 use crate::backend::{BackendError, BackendErrorKind};
+use crate::mutex::Mutex;
 
 /// The pool for the server of the last connection.
 pub(in crate::backend::redis::connection) struct Pools {
@@ -36,16 +37,12 @@ impl Pools {
         self.size
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<(Arc<Target>, Pool)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the pool for a server, which has its login, and creates it if there is none.
     ///
     /// The manager of a pool has one login. A later login has another pool. Connections of the former pool are
     /// closed when they return.
     pub(super) fn prepare(&self, target: &Target) -> Result<Pool, BackendError> {
-        let mut last = self.last();
+        let mut last = self.last.lock();
         if let Some((known, pool)) = &*last
             && known.is_same(target)
         {
@@ -58,7 +55,7 @@ impl Pools {
     }
 
     pub(in crate::backend::redis::connection) fn drop_idle(&self, opened: Instant) {
-        if let Some((_, pool)) = &*self.last() {
+        if let Some((_, pool)) = &*self.last.lock() {
             drop_idle(pool, opened);
         }
     }
@@ -72,7 +69,7 @@ impl Pools {
     ///
     /// If dropped, a connection that is being opened goes to the pool.
     pub(super) async fn checkout(&self, address: &str) -> Result<Pooled, BackendError> {
-        let last = self.last().clone();
+        let last = self.last.lock().clone();
         let last = last.filter(|(target, _)| target.address == address);
         let (target, pool) = last.ok_or_else(|| unavailable(Cause::NotPrimary))?;
         match checkout(&pool).await {

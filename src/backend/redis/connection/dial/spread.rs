@@ -7,7 +7,6 @@
 //! A quorum needs the id of the server, which is read in the same round trip.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -18,6 +17,7 @@ use uuid::Uuid;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, Names, SPAN, not_connected, text};
+use crate::mutex::Mutex;
 
 /// The keys of one call. Two servers have all of them at one of the two with a probability of 1 in 2^63.
 const SPANNED: u8 = 64;
@@ -80,18 +80,12 @@ impl Spread {
 
     /// Returns `true` if the caller must probe again. Others need not.
     pub(in crate::backend::redis::connection) fn is_due(&self) -> bool {
-        let mut last = self.probed_at();
+        let mut last = self.probed_at.lock();
         let is_due = last.is_some_and(|last| last.elapsed() >= AGAIN);
         if is_due {
             *last = Some(Instant::now());
         }
         is_due
-    }
-
-    fn probed_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.probed_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Probes the server of a new connection. A rejection, as with its memory full, leaves what was found before.
@@ -114,7 +108,7 @@ impl Spread {
                 // A proxy may reorder commands. A deletion that follows the reply cannot overtake the call.
                 elsewhere = missing(&self.ask(names, connection, false).await?);
             }
-            *self.probed_at() = Some(Instant::now());
+            *self.probed_at.lock() = Some(Instant::now());
             self.elsewhere.store(elsewhere, Ordering::Relaxed);
         }
         Ok(())

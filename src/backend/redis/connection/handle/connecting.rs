@@ -59,15 +59,17 @@ impl Connecting {
                     connection.ended();
                 }
             };
-            let is_again = connection.state().connected;
+            let is_again = connection.state.lock().connected;
             let pause = match connection.connector.connect(on_end, is_again).await {
                 Ok(link) => {
                     self.over = true;
                     connection.reached();
-                    let again = connection.state().connected(link, &connection.connector);
+                    let mut state = connection.state.lock();
+                    let again = state.connected(link, &connection.connector);
+                    drop(state);
                     drop(self);
                     // A link that ended before this was not replaced, because it was being opened.
-                    if connection.state().sound(&connection.connector).is_none() {
+                    if connection.sound_link().is_none() {
                         connection.ended();
                     }
                     if again {
@@ -87,13 +89,13 @@ impl Connecting {
                     return;
                 }
                 // Another task opens the link now.
-                Err(_) if connection.state().connecting != Some(self.number) => return,
+                Err(_) if connection.state.lock().connecting != Some(self.number) => return,
                 Err(error) => {
                     // A server that is no primary replied.
                     if !matches!(Cause::behind(&error), Some(Cause::NotPrimary)) {
                         connection.unreached(&error);
                     }
-                    let pause = connection.state().failed(error);
+                    let pause = connection.state.lock().failed(error);
                     connection.changed.notify_waiters();
                     pause
                 }
@@ -114,7 +116,7 @@ impl Drop for Connecting {
         let Some(connection) = self.connection.upgrade() else {
             return;
         };
-        let mut state = connection.state();
+        let mut state = connection.state.lock();
         if state.connecting != Some(self.number) {
             drop(state);
             // This link may be the first one.
@@ -139,7 +141,7 @@ impl Drop for Connecting {
 async fn take_over_if_blocked(connection: Weak<Connection>, number: u64, home: Near) {
     let is_open = || {
         let connection = connection.upgrade();
-        connection.is_none_or(|it| it.state().connecting != Some(number))
+        connection.is_none_or(|it| it.state.lock().connecting != Some(number))
     };
     loop {
         sleep(LOOK).await;
@@ -153,7 +155,7 @@ async fn take_over_if_blocked(connection: Weak<Connection>, number: u64, home: N
     let Some(connection) = connection.upgrade() else {
         return;
     };
-    let taken = connection.state().take_over(number);
+    let taken = connection.state.lock().take_over(number);
     if let Some(number) = taken {
         Background.spawn(Connecting::new(&connection, number, false).run());
     }

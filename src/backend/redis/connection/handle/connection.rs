@@ -19,7 +19,7 @@
 use std::error::Error;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
@@ -33,12 +33,13 @@ use crate::backend::redis::connection::{
     CallSpan, ClientContext, CommandReply, Connector, Link, OneTask, Outage, Request, Resend,
     request::undo,
 };
+use crate::mutex::Mutex;
 use crate::observe::Part;
 use crate::task::{Background, timeout};
 
 pub(crate) struct Connection {
     pub(super) connector: Arc<Connector>,
-    state: Mutex<LinkState>,
+    pub(super) state: Mutex<LinkState>,
     /// Notified when a link was opened, could not be opened, or answered again.
     pub(super) changed: Notify,
     /// `None` for a server whose outages are not logged.
@@ -96,10 +97,6 @@ impl Connection {
     /// Returns a number that no other connection has.
     pub(crate) fn id(self: &Arc<Self>) -> u64 {
         Arc::as_ptr(self) as u64
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends one command and waits for its reply, within twice the response timeout and once the
@@ -214,12 +211,12 @@ impl Connection {
     }
 
     pub(super) fn sound_link(&self) -> Option<Arc<Link>> {
-        self.state().sound(&self.connector)
+        self.state.lock().sound(&self.connector)
     }
 
     /// Waits for a link that answers. An error means that nothing was sent.
     pub(crate) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
-        let limit = if self.state().has_link() {
+        let limit = if self.state.lock().has_link() {
             self.context().response_timeout
         } else {
             self.context().connect_timeout
@@ -230,7 +227,7 @@ impl Connection {
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
                 {
-                    let mut state = self.state();
+                    let mut state = self.state.lock();
                     if let Some(link) = state.sound(&self.connector) {
                         return Ok(link);
                     }
@@ -273,13 +270,13 @@ impl Connection {
         if self.is_quiet() || !self.context().recovery.ended() {
             return;
         }
-        let pause = self.state().ended();
+        let pause = self.state.lock().ended();
         let connection = Arc::downgrade(self);
         // The runtime that drove the link may be ending.
         Background.spawn(async move {
             sleep(pause).await;
             if let Some(connection) = connection.upgrade() {
-                let mut state = connection.state();
+                let mut state = connection.state.lock();
                 if state.sound(&connection.connector).is_none() {
                     connection.replace(state);
                 }
@@ -308,10 +305,10 @@ impl Connection {
 
     /// Drops the link, which leads to a server without the locks.
     pub(crate) fn leave(&self) {
-        self.state().leave();
+        self.state.lock().leave();
     }
 
     pub(crate) fn discard(&self, link: &Arc<Link>) {
-        self.state().discard(link);
+        self.state.lock().discard(link);
     }
 }

@@ -1,6 +1,5 @@
 //! Tasks that panic, or whose runtime ends, start again once, on the thread of this crate.
 
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use crate::backend::Hints;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{Locate, Target};
 use crate::backend::redis::notify::Recovery;
+use crate::mutex::Mutex;
 use crate::task::Background;
 
 const NEAR: &str = "near";
@@ -32,7 +32,7 @@ struct Nowhere {
 
 impl Nowhere {
     fn threads(&self) -> Vec<String> {
-        self.threads.lock().expect("no panic under it").clone()
+        self.threads.lock().clone()
     }
 }
 
@@ -43,7 +43,7 @@ impl Locate for Nowhere {
 
     fn locate(&self) -> BoxFuture<'_, Result<Target, BackendError>> {
         let name = thread::current().name().unwrap_or_default().to_owned();
-        self.threads.lock().expect("no panic under it").push(name);
+        self.threads.lock().push(name);
         assert!(!self.panics, "a task that panics");
         pending().boxed()
     }
@@ -98,7 +98,7 @@ fn panicking_task_restarts_once_on_thread() {
     // The next watch starts a task again.
     for _ in 0..2 {
         let _hints = near.block_on(async { watch(&notifier) });
-        eventually(|| !notifier.shared.topics().running);
+        eventually(|| !notifier.shared.topics.lock().running);
         expected.extend([NEAR, THREAD]);
         assert_eq!(server.threads(), expected);
     }
@@ -112,7 +112,7 @@ fn task_of_ended_runtime_restarts_on_thread() {
     eventually(|| server.threads() == [NEAR]);
     drop(near);
     eventually(|| server.threads() == [NEAR, THREAD]);
-    assert!(notifier.shared.topics().running);
+    assert!(notifier.shared.topics.lock().running);
 }
 
 /// Acquire loops watch, on the thread of their manager. The attempt after a message is sent where the message is read.
@@ -141,10 +141,10 @@ fn outage_without_waiters_outlives_its_runtime() {
     drop(hints);
     let now = Instant::now();
     for swept in [now, now + PATIENCE] {
-        shared.topics().sweep(swept);
+        shared.topics.lock().sweep(swept);
     }
-    assert!(shared.topics().is_empty());
+    assert!(shared.topics.lock().is_empty());
     drop(near);
     eventually(|| server.threads() == [NEAR, THREAD]);
-    assert!(shared.topics().running);
+    assert!(shared.topics.lock().running);
 }

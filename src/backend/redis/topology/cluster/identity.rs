@@ -7,11 +7,13 @@
 //! without a known node: until then, a known node may have granted leases to other processes.
 
 use std::collections::HashSet;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::mutex::Mutex;
 
 /// The ids of the nodes in a view, replicas included. Empty from servers without ids.
 pub(super) type Ids = HashSet<String>;
@@ -36,17 +38,13 @@ struct Known {
 }
 
 impl Identity {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns `true` before the first view.
     pub(super) fn is_unknown(&self) -> bool {
-        self.known().ids.is_empty()
+        self.known.lock().ids.is_empty()
     }
 
     pub(super) fn shares(&self, ids: &Ids) -> bool {
-        share(&self.known().ids, ids)
+        share(&self.known.lock().ids, ids)
     }
 
     pub(super) fn is_doubted(&self) -> bool {
@@ -55,7 +53,7 @@ impl Identity {
 
     /// Records that only nodes of another cluster reply. Returns the time since then.
     pub(super) fn doubt(&self) -> Duration {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         self.doubted.store(true, Ordering::Relaxed);
         let since = known.doubted_since.get_or_insert_with(Instant::now);
         since.elapsed()
@@ -64,12 +62,12 @@ impl Identity {
     /// Returns `true` the first time in a doubt.
     #[cfg(any(feature = "tracing", test))]
     pub(super) fn must_log(&self) -> bool {
-        !std::mem::replace(&mut self.known().logged, true)
+        !std::mem::replace(&mut self.known.lock().logged, true)
     }
 
     /// Replaces the ids by those of the last view.
     pub(super) fn learn(&self, ids: &Ids) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.ids.clone_from(ids);
         self.trust(known);
     }
@@ -78,7 +76,7 @@ impl Identity {
     pub(super) fn heard(&self) {
         // The load keeps the usual case free of the lock.
         if self.is_doubted() {
-            self.trust(self.known());
+            self.trust(self.known.lock());
         }
     }
 

@@ -1,7 +1,7 @@
 //! The nodes of a cluster, and the owner of each slot.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
@@ -16,6 +16,7 @@ use crate::backend::redis::command::{Names, entry};
 use crate::backend::redis::connection::{Connection, OneTask, Origin, Resend, Target};
 use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Watcher};
 use crate::backend::redis::topology::{Node, NodeSettings};
+use crate::mutex::Mutex;
 
 /// How to reach the nodes.
 pub(crate) struct ClusterSettings {

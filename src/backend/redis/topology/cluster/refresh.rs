@@ -9,7 +9,7 @@
 
 use std::future::pending;
 use std::pin::pin;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
@@ -40,7 +40,7 @@ const ASKED: usize = 3;
 impl Cluster {
     /// Refreshes the map, which may be wrong, in the background.
     pub(crate) fn mark_suspect(&self) {
-        *self.suspect_since() = Some(Instant::now());
+        *self.suspect_since.lock() = Some(Instant::now());
         self.start();
     }
 
@@ -54,7 +54,8 @@ impl Cluster {
     fn is_suspect(&self) -> bool {
         self.identity.is_doubted()
             || self
-                .suspect_since()
+                .suspect_since
+                .lock()
                 .is_some_and(|at| at.elapsed() < SUSPECT)
     }
 
@@ -156,16 +157,10 @@ impl Cluster {
         Err(unavailable(Cause::OtherCluster))
     }
 
-    fn suspect_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.suspect_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns connections to the seeds that are no known nodes. The name of a seed may resolve to another
     /// node by now.
     fn seeds(&self, now: &Map) -> Vec<Arc<Connection>> {
-        let mut connections = self.seed_connections();
+        let mut connections = self.seed_connections.lock();
         connections.retain(|it| now.node_at(it.address()).is_none());
         for seed in &self.settings.seeds {
             let is_known = now.node_at(&seed.address).is_some();
@@ -178,12 +173,7 @@ impl Cluster {
 
     /// Closes the connections to the seeds. While the map is suspect, the next refresh needs them.
     fn leave_seeds(&self) {
-        self.seed_connections().clear();
-    }
-
-    fn seed_connections(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
-        let connections = self.seed_connections.lock();
-        connections.unwrap_or_else(PoisonError::into_inner)
+        self.seed_connections.lock().clear();
     }
 
     /// Replaces the map.

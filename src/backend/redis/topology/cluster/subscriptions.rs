@@ -1,6 +1,6 @@
 //! The subscriptions to channels, each at the node that serves its slot.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::map::Map;
 use super::nodes::Cluster;
@@ -18,18 +18,14 @@ impl Cluster {
             return;
         }
         drop(map);
-        self.homeless().push((channel, waiters));
+        self.homeless.lock().push((channel, waiters));
         self.mark_suspect();
-    }
-
-    fn homeless(&self) -> MutexGuard<'_, Vec<(String, Vec<Watcher>)>> {
-        self.homeless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Moves subscriptions to the nodes that serve their slots now.
     pub(super) fn rehouse(&self, before: &Map) {
         let now = self.map();
-        let mut homeless = std::mem::take(&mut *self.homeless());
+        let mut homeless = std::mem::take(&mut *self.homeless.lock());
         // Compared by identity: a node with the same address may be a new one.
         let is_gone = |node: &&Arc<Node>| !now.nodes.iter().any(|it| Arc::ptr_eq(it, node));
         let gone = before.nodes.iter().filter(is_gone);

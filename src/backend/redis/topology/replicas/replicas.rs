@@ -14,7 +14,7 @@
 //! Renewals and releases use the shared connections, and never follow a `WAIT`.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -29,6 +29,7 @@ use crate::backend::redis::command::{
     Cause, CommandError, granted, is_granted_again, millis, unavailable, unexpected,
 };
 use crate::backend::redis::connection::{CallSpan, Connection, Request, Undo, backoff};
+use crate::mutex::Mutex;
 use crate::task::{timeout, timeout_at};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -238,10 +239,6 @@ impl Replicas {
         }
     }
 
-    fn shortage(&self) -> MutexGuard<'_, Shortage> {
-        self.shortage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn too_few(&self, acknowledged: i64) -> Cause {
         let asked = self.asked.replicas;
         Cause::TooFewReplicas {
@@ -252,7 +249,7 @@ impl Replicas {
 
     /// Rejects an attempt before the backoff has passed.
     fn admit(&self) -> Result<(), CommandError> {
-        let shortage = self.shortage();
+        let shortage = self.shortage.lock();
         match shortage.until {
             Some(until) if Instant::now() < until => Err(CommandError::unavailable(
                 self.too_few(shortage.acknowledged),
@@ -262,7 +259,7 @@ impl Replicas {
     }
 
     fn fell_short(&self, acknowledged: i64) {
-        let mut shortage = self.shortage();
+        let mut shortage = self.shortage.lock();
         shortage.acknowledged = acknowledged;
         let now = Instant::now();
         // Concurrent attempts count as one failure.
@@ -274,7 +271,7 @@ impl Replicas {
     }
 
     fn sufficed(&self) {
-        let mut shortage = self.shortage();
+        let mut shortage = self.shortage.lock();
         if shortage.failures > 0 {
             *shortage = Shortage::default();
         }

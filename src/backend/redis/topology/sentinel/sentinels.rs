@@ -7,7 +7,7 @@
 //! old primary takes itself for the primary for ten seconds or more. All that it grants or renews in
 //! this time is lost.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -23,6 +23,7 @@ use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{ClientContext, Locate, OneTask, Outage, Running, Target};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
+use crate::mutex::Mutex;
 use crate::observe::Part;
 use crate::task::Background;
 
@@ -77,10 +78,6 @@ impl Sentinels {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the server to connect to: see [the rule](super).
     ///
     /// # Cancel safety
@@ -120,7 +117,7 @@ impl Sentinels {
     }
 
     fn decide(&self, votes: &Votes) -> Option<Target> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let (named, is_known) = known.decide(votes, Instant::now())?;
         let primary = self.login.at(&named.host, named.port);
         if !is_known {
@@ -169,7 +166,7 @@ impl Locate for Sentinels {
 
     /// Returns `true` if another server is known to be the primary.
     fn has_left(&self, address: &str) -> bool {
-        let known = self.known();
+        let known = self.known.lock();
         known.address.as_ref().is_some_and(|known| known != address)
     }
 
