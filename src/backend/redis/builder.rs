@@ -12,17 +12,14 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use futures_util::FutureExt as _;
-use redis::RedisConnectionInfo;
 
 use super::RedisBackend;
 use super::command::{AcquireBatch, Calls, Names, Scripts, millis};
-#[cfg(feature = "redis-tls")]
-use super::connection::Certificates;
-use super::connection::{AddressMap, ClientContext, Provider, Transport};
+use super::connection::{ClientContext, Transport};
 use super::inner::Inner;
 use super::notify::{Publish, Recovery};
 use super::self_test::{self_test, self_test_later};
-use super::topology::{MinReplicas, NodeSettings, Open, Route, ServerSource, open};
+use super::topology::{MinReplicas, NodeSettings, Open, Route, ServerSource, Servers, open};
 use crate::mutex::Mutex;
 use crate::task::Background;
 use crate::{ConfigError, ConnectError};
@@ -38,20 +35,13 @@ const MIN_USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// settings and opens the connections.
 #[must_use = "does nothing until `connect` is called"]
 pub struct RedisBackendBuilder {
-    source: ServerSource,
-    notify: Option<String>,
+    servers: Servers,
     prefix: Option<String>,
     /// The prefix in the URL, which the setting replaces.
     url_prefix: Result<Option<String>, ConfigError>,
     connections: NonZeroUsize,
     connect_timeout: Duration,
     response_timeout: Duration,
-    publish: Publish,
-    sentinel_auth: Option<RedisConnectionInfo>,
-    credentials: Option<Provider>,
-    address_map: Option<AddressMap>,
-    #[cfg(feature = "redis-tls")]
-    certificates: Certificates,
     min_replicas: Option<MinReplicas>,
     quarantine: Option<Duration>,
     redisson_tokens: bool,
@@ -72,19 +62,18 @@ impl RedisBackendBuilder {
 
     fn new(source: ServerSource) -> Self {
         Self {
-            source,
-            notify: None,
+            servers: Servers {
+                source,
+                notify: None,
+                sentinel_auth: None,
+                publish: Publish::default(),
+                transport: Transport::default(),
+            },
             prefix: None,
             url_prefix: Ok(None),
             connections: NonZeroUsize::MIN,
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_millis(500),
-            publish: Publish::default(),
-            sentinel_auth: None,
-            credentials: None,
-            address_map: None,
-            #[cfg(feature = "redis-tls")]
-            certificates: Certificates::default(),
             min_replicas: None,
             quarantine: None,
             redisson_tokens: false,
@@ -141,7 +130,7 @@ impl RedisBackendBuilder {
     /// [the order](crate::guide::order) describes, and its leases are released to other processes at each hand-off
     /// that asks for them. With a replica of the server, its waiters poll as well.
     pub fn notify(mut self, url: impl Into<String>) -> Self {
-        self.notify = Some(url.into());
+        self.servers.notify = Some(url.into());
         self
     }
 
@@ -149,7 +138,7 @@ impl RedisBackendBuilder {
     ///
     /// For older clients of Redisson in a cluster, see [sharing locks with Redisson](crate::guide::redisson).
     pub fn publish(mut self, publish: Publish) -> Self {
-        self.publish = publish;
+        self.servers.publish = publish;
         self
     }
 
@@ -282,7 +271,7 @@ impl RedisBackendBuilder {
 
     /// Creates the parts of the backend. Only a cluster opens connections, to ask for its nodes. If `at_once`, it is
     /// rejected.
-    async fn assemble(self, at_once: bool) -> Result<Inner, ConnectError> {
+    async fn assemble(mut self, at_once: bool) -> Result<Inner, ConnectError> {
         self.validate()?;
         bounds::require_runtime()?;
         let connections = self.connections.get();
@@ -298,18 +287,9 @@ impl RedisBackendBuilder {
                 self.quarantine.unwrap_or_default().max(USUAL_LEASE),
             )),
         });
+        self.servers.transport.user_timeout = self.connect_timeout.max(MIN_USER_TIMEOUT);
         let settings = Open {
-            source: self.source,
-            notify: self.notify,
-            sentinel_auth: self.sentinel_auth,
-            publish: self.publish,
-            transport: Transport {
-                user_timeout: self.connect_timeout.max(MIN_USER_TIMEOUT),
-                credentials: self.credentials,
-                address_map: self.address_map,
-                #[cfg(feature = "redis-tls")]
-                certificates: self.certificates,
-            },
+            servers: self.servers,
             node: NodeSettings {
                 connections,
                 min_replicas: self.min_replicas,

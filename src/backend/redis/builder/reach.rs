@@ -15,7 +15,7 @@ impl RedisBackendBuilder {
     /// An empty user means the default user of the server.
     pub fn sentinel_auth(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
         let login = RedisConnectionInfo::default().set_password(password);
-        self.sentinel_auth = Some(match user.as_ref() {
+        self.servers.sentinel_auth = Some(match user.as_ref() {
             "" => login,
             user => login.set_username(user),
         });
@@ -61,7 +61,7 @@ impl RedisBackendBuilder {
         Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.credentials = Some(Provider::new(provider));
+        self.servers.transport.credentials = Some(Provider::new(provider));
         self
     }
 
@@ -90,7 +90,7 @@ impl RedisBackendBuilder {
     where
         F: Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
     {
-        self.address_map = Some(Arc::new(map));
+        self.servers.transport.address_map = Some(Arc::new(map));
         self
     }
 
@@ -115,7 +115,7 @@ impl RedisBackendBuilder {
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.ca = Some(pem.into());
+        self.servers.transport.certificates.ca = Some(pem.into());
         self
     }
 
@@ -130,7 +130,7 @@ impl RedisBackendBuilder {
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
-        self.certificates.server_name = Some(name.into());
+        self.servers.transport.certificates.server_name = Some(name.into());
         self
     }
 
@@ -143,7 +143,7 @@ impl RedisBackendBuilder {
         certificate_pem: impl Into<Vec<u8>>,
         key_pem: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.client = Some((certificate_pem.into(), key_pem.into()));
+        self.servers.transport.certificates.client = Some((certificate_pem.into(), key_pem.into()));
         self
     }
 }

@@ -43,7 +43,5 @@ pub(crate) use link::{Link, ROLE};
 pub(crate) use one_task::{OneTask, Running};
 pub(crate) use outage::Outage;
 pub(crate) use request::{Called, CommandReply, Request, Resend, Undo, after};
-#[cfg(feature = "redis-tls")]
-pub(crate) use server::Certificates;
 pub use server::Credentials;
-pub(crate) use server::{AddressMap, Locate, Provider, Target, Targets, Transport};
+pub(crate) use server::{Locate, Provider, Target, Targets, Transport};

@@ -25,6 +25,6 @@ mod single;
 pub(crate) use key_batches::in_batches;
 pub(crate) use kind::{Routes, Topology};
 pub(crate) use node::{Node, NodeSettings};
-pub(crate) use open::{Open, ServerSource, connect_error, open};
+pub(crate) use open::{Open, ServerSource, Servers, connect_error, open};
 pub(crate) use replicas::MinReplicas;
 pub(crate) use route::Route;

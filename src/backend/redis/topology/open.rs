@@ -22,14 +22,19 @@ pub(crate) enum ServerSource {
     Pool(Pool),
 }
 
-/// The settings of a topology.
-pub(crate) struct Open {
+/// The servers, and how to reach them.
+pub(crate) struct Servers {
     pub(crate) source: ServerSource,
     /// The URL to subscribe at, if it differs.
     pub(crate) notify: Option<String>,
     pub(crate) sentinel_auth: Option<RedisConnectionInfo>,
     pub(crate) publish: Publish,
     pub(crate) transport: Transport,
+}
+
+/// The settings of a topology.
+pub(crate) struct Open {
+    pub(crate) servers: Servers,
     pub(crate) node: NodeSettings,
     pub(crate) names: Names,
     /// Whether no connection may be awaited.
@@ -45,15 +50,18 @@ pub(crate) type Opened = (Box<dyn Topology>, String, Publish);
 /// Creates the topology. Only a cluster opens connections, to ask for its nodes.
 pub(crate) async fn open(settings: Open) -> Result<Opened, ConnectError> {
     let Open {
+        servers,
+        node,
+        names,
+        at_once,
+    } = settings;
+    let Servers {
         source,
         notify,
         sentinel_auth,
         publish,
         transport,
-        node,
-        names,
-        at_once,
-    } = settings;
+    } = servers;
     let notify = notify.map(|url| Target::parse("notify", &url, &transport));
     let notify = notify.transpose()?;
     let (has_login, has_map) = (sentinel_auth.is_some(), transport.address_map.is_some());

@@ -20,7 +20,7 @@ mod url;
 pub use credentials::Credentials;
 pub(crate) use credentials::Provider;
 pub(crate) use locate::Locate;
-pub(crate) use target::{AddressMap, Target, Transport};
+pub(crate) use target::{Target, Transport};
 #[cfg(feature = "redis-tls")]
-pub(crate) use tls::Certificates;
+use tls::Certificates;
 pub(crate) use url::Targets;

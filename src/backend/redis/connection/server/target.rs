@@ -18,7 +18,7 @@ use crate::backend::BackendError;
 const UNSENT_COMMANDS: usize = 4_096;
 
 /// Returns the host and the port to connect to, for those that a server reports.
-pub(crate) type AddressMap = Arc<dyn Fn(&str, u16) -> (String, u16) + Send + Sync>;
+type AddressMap = Arc<dyn Fn(&str, u16) -> (String, u16) + Send + Sync>;
 
 /// One server and the credentials for it. It contains the password, so it has no `Debug`.
 #[derive(Clone)]
