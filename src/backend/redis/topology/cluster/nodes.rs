@@ -84,11 +84,6 @@ impl Cluster {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the nodes that serve slots.
-    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.map().nodes.clone()
-    }
-
     /// Records that a node replied to a command.
     pub(crate) fn heard(&self) {
         self.identity.heard();
@@ -100,10 +95,6 @@ impl Cluster {
 
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         self.map().owner(slot).cloned()
-    }
-
-    pub(crate) fn slots_of(&self, node: &Node) -> Vec<u16> {
-        self.map().slots_of(node)
     }
 
     /// Returns the node at the address of a redirection from the node at `asked`. If `moved`, that
@@ -155,8 +146,8 @@ impl Cluster {
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes = self.nodes();
-        let addresses: Vec<_> = nodes.iter().map(|node| node.address()).collect();
+        let map = self.map();
+        let addresses: Vec<_> = map.nodes.iter().map(|node| node.address()).collect();
         f.debug_tuple("Cluster").field(&addresses).finish()
     }
 }

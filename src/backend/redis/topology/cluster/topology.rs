@@ -35,7 +35,7 @@ impl Topology for Arc<Cluster> {
     }
 
     fn nodes(&self) -> Vec<Arc<Node>> {
-        Cluster::nodes(self)
+        self.map().nodes.clone()
     }
 
     fn is_cluster(&self) -> bool {
@@ -52,7 +52,7 @@ impl Topology for Arc<Cluster> {
         // The key selects one of the node's connections.
         let key = LockKey::new("any");
         let (cluster, node) = (Arc::clone(self), Arc::clone(node));
-        let slots = self.slots_of(&node).into_iter();
+        let slots = self.map().slots_of(&node).into_iter();
         Box::new(slots.map(move |slot| Route::in_cluster(&node, &cluster, &key, slot)))
     }
 }

@@ -17,10 +17,12 @@ use redis::RedisConnectionInfo;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::known::Known;
-use super::question::Sentinel;
+use super::question;
 use super::votes::Votes;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{ClientContext, Locate, OneTask, Outage, Running, Target};
+use crate::backend::redis::connection::{
+    ClientContext, Connection, Locate, OneTask, Outage, Running, Target,
+};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
 use crate::mutex::Mutex;
@@ -32,7 +34,7 @@ use crate::task::Background;
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 pub(crate) struct Sentinels {
-    sentinels: Vec<Arc<Sentinel>>,
+    sentinels: Vec<Arc<Connection>>,
     service: String,
     /// The name of the service in errors and logs.
     address: String,
@@ -57,7 +59,7 @@ impl Sentinels {
         let login = login.set_protocol(protocol);
         let sentinel = |target: &Target| {
             let target = target.with(login.clone());
-            Arc::new(Sentinel::new(target, Arc::clone(&context)))
+            question::sentinel(target, Arc::clone(&context))
         };
         let address = address(&targets, &service);
         let outage = Outage::new(
@@ -91,7 +93,7 @@ impl Sentinels {
         let mut replies: FuturesUnordered<_> = self
             .sentinels
             .iter()
-            .map(|sentinel| sentinel.ask(&self.service))
+            .map(|sentinel| question::ask(sentinel, &self.service))
             .collect();
         let mut votes = Votes::of(self.sentinels.len());
         while votes.majority().is_none()
