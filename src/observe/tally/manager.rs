@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::histogram::Distribution;
 use super::layer::{LayerTally, add};
 use super::names::{Name, Names};
@@ -116,18 +118,25 @@ impl Tally {
             self.traffic.own().wakeups[by as usize].fetch_add(1, Relaxed);
         }
     }
+
+    #[cold]
+    fn register(&self) {
+        #[cfg(feature = "metrics")]
+        self.report(None);
+    }
 }
 
 /// Reports that are no part of a request.
 impl Tally {
     /// The backend sends commands, which are timed.
     pub(crate) fn set_sends_commands(&self) {
-        self.rare.set_sends_commands();
+        self.rare.sends_commands.store(true, Relaxed);
     }
 
     /// Counts a command of the backend, and its time.
     pub(crate) fn command(&self, command: Command, outcome: CommandOutcome, took: Duration) {
-        self.rare.command(command, outcome, took);
+        let histogram = &self.rare.commands[command as usize][outcome as usize];
+        histogram.get_or_init(Box::default).record(took);
     }
 
     /// Counts a forced release.
@@ -143,14 +152,8 @@ impl Tally {
     /// Reports how late a round of the watchdog began.
     pub(crate) fn watchdog_late(&self, by: Duration) {
         if IS_READ {
-            self.rare.watchdog_late(by);
+            self.rare.watchdog_lag.lock().add(by, Instant::now());
         }
-    }
-
-    #[cold]
-    fn register(&self) {
-        #[cfg(feature = "metrics")]
-        self.report(None);
     }
 }
 
@@ -208,7 +211,7 @@ impl Tally {
 
     /// Returns `true` if the commands of the backend are timed.
     pub(crate) fn sends_commands(&self) -> bool {
-        self.rare.sends_commands()
+        self.rare.sends_commands.load(Relaxed)
     }
 
     /// Returns the times of a command, or `None` if none has ended in this way.
@@ -217,12 +220,15 @@ impl Tally {
         command: Command,
         outcome: CommandOutcome,
     ) -> Option<Distribution> {
-        self.rare.durations(command, outcome)
+        let histogram = self.rare.commands[command as usize][outcome as usize].get()?;
+        let mut durations = Distribution::default();
+        histogram.add_to(&mut durations);
+        Some(durations)
     }
 
     /// Returns the longest delay of the watchdog in the last one to two minutes.
     pub(crate) fn watchdog_lag(&self) -> Duration {
-        self.rare.watchdog_lag()
+        self.rare.watchdog_lag.lock().at(Instant::now())
     }
 
     /// Returns the counts of the backend's replies.

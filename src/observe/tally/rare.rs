@@ -1,12 +1,12 @@
 //! The counts that requests do not write.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::histogram::{Distribution, Histogram};
+use super::histogram::Histogram;
 use super::totals::difference;
 use crate::mutex::Mutex;
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Permit};
@@ -18,14 +18,14 @@ pub(super) struct Rare {
     pub(super) force_releases: [AtomicU64; Forced::COUNT],
     pub(super) unlocked: [AtomicU64; Permit::COUNT],
     /// The time of the backend's commands, allocated when the first one of a kind ends.
-    commands: [[OnceLock<Box<Histogram>>; CommandOutcome::COUNT]; Command::COUNT],
-    sends_commands: AtomicBool,
-    watchdog_lag: Mutex<Longest>,
+    pub(super) commands: [[OnceLock<Box<Histogram>>; CommandOutcome::COUNT]; Command::COUNT],
+    pub(super) sends_commands: AtomicBool,
+    pub(super) watchdog_lag: Mutex<Longest>,
 }
 
 /// The longest of the durations of the last one to two minutes, so that each scrape of a server of metrics sees it.
 #[derive(Debug, Default)]
-struct Longest {
+pub(super) struct Longest {
     /// The start of the current minute, or `None` before the first duration.
     since: Option<Instant>,
     current: Duration,
@@ -33,12 +33,12 @@ struct Longest {
 }
 
 impl Longest {
-    fn add(&mut self, duration: Duration, now: Instant) {
+    pub(super) fn add(&mut self, duration: Duration, now: Instant) {
         self.turn(now);
         self.current = self.current.max(duration);
     }
 
-    fn at(&mut self, now: Instant) -> Duration {
+    pub(super) fn at(&mut self, now: Instant) -> Duration {
         self.turn(now);
         self.current.max(self.previous)
     }
@@ -73,41 +73,6 @@ impl RareTotals {
             force_releases: difference(self.force_releases, earlier.force_releases),
             unlocked: difference(self.unlocked, earlier.unlocked),
         }
-    }
-}
-
-impl Rare {
-    pub(super) fn set_sends_commands(&self) {
-        self.sends_commands.store(true, Relaxed);
-    }
-
-    pub(super) fn sends_commands(&self) -> bool {
-        self.sends_commands.load(Relaxed)
-    }
-
-    pub(super) fn command(&self, command: Command, outcome: CommandOutcome, took: Duration) {
-        let histogram = &self.commands[command as usize][outcome as usize];
-        histogram.get_or_init(Box::default).record(took);
-    }
-
-    pub(super) fn durations(
-        &self,
-        command: Command,
-        outcome: CommandOutcome,
-    ) -> Option<Distribution> {
-        let histogram = self.commands[command as usize][outcome as usize].get()?;
-        let mut durations = Distribution::default();
-        histogram.add_to(&mut durations);
-        Some(durations)
-    }
-
-    pub(super) fn watchdog_late(&self, by: Duration) {
-        self.watchdog_lag.lock().add(by, Instant::now());
-    }
-
-    /// Returns the longest delay of the watchdog in the last one to two minutes.
-    pub(super) fn watchdog_lag(&self) -> Duration {
-        self.watchdog_lag.lock().at(Instant::now())
     }
 }
 
