@@ -6,16 +6,13 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{Extensions, StatusCode};
 use serde_json::json;
-use tokio::sync::oneshot;
-#[cfg(feature = "tracing")]
-use tracing::instrument::{Instrument as _, WithSubscriber as _};
 
 use super::inspect::{failed, field, object};
 use super::response::{refuse, too_many};
 use crate::dashboard::board::Board;
 use crate::dashboard::force_release::ForceRelease;
 use crate::dashboard::operator::Operator;
-use crate::task::spawn_here;
+use crate::task::{spawn_here, with_caller_context, with_output};
 use crate::{LockKey, LockManager, observe};
 
 /// The length of a reason in characters.
@@ -67,16 +64,10 @@ pub(in crate::dashboard) async fn force_release(
         return refuse(StatusCode::FORBIDDEN, &veto.to_string());
     }
     // A client that hangs up ends this handler, but neither the release nor its event.
-    let (send, released) = oneshot::channel();
-    let release = async move {
-        let response = release(&board.locks, &request).await;
-        // The client may have hung up.
-        drop(send.send(response));
-    };
-    #[cfg(feature = "tracing")]
-    let release = release.with_current_subscriber().in_current_span();
+    let release = async move { release(&board.locks, &request).await };
+    let (release, released) = with_output(with_caller_context(release));
     spawn_here(release);
-    let stopped = |_| {
+    let stopped = || {
         refuse(
             StatusCode::SERVICE_UNAVAILABLE,
             "the release ended without an outcome",

@@ -154,9 +154,9 @@ impl Shared {
             at: millis(SystemTime::now()),
             counted_at: recorder.at(),
             walk: &walk,
-            reading: recorder.reading(),
-            figures: recorder.figures(),
-            servers: recorder.servers(),
+            reading: &recorder.reading,
+            figures: &recorder.figures,
+            servers: &recorder.servers,
             hot: locks.hot_keys(HOT),
         };
         let frame = Latest::Frame(frame.event(), Instant::now());

@@ -29,10 +29,10 @@ pub(super) struct Recorder {
     waiting: usize,
     /// The most of them in this minute.
     most: (usize, usize),
-    reading: Reading,
+    pub(super) reading: Reading,
     minute: Reading,
-    figures: Figures,
-    servers: Servers,
+    pub(super) figures: Figures,
+    pub(super) servers: Servers,
 }
 
 impl Recorder {
@@ -105,18 +105,6 @@ impl Recorder {
     /// Returns the time of the last tick, which its point in the history has too.
     pub(super) fn at(&self) -> u64 {
         millis(self.last)
-    }
-
-    pub(super) fn reading(&self) -> &Reading {
-        &self.reading
-    }
-
-    pub(super) fn figures(&self) -> &Figures {
-        &self.figures
-    }
-
-    pub(super) fn servers(&self) -> &Servers {
-        &self.servers
     }
 }
 
