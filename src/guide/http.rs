@@ -23,7 +23,7 @@
 //! | one owner acquired one lock more than 64 times | 500 | no | `lock-reentrancy` |
 //! | an owner holds the lock shared, or a permit, and acquires it exclusively | 500 | no | `lock-upgrade` |
 //! | the program set an option out of bounds, or the backend does not support the mode | 500 | no | `lock-option-invalid` |
-//! | the handler returned an [`Error`](crate::Error) | that of its kind: 400, 409, 423, 429, 500 or 503 | no | `lock-failed-in-handler` |
+//! | the handler returned an [`Error`](crate::Error) | that of its kind: 400, 409, 429, 500 or 503 | no | `lock-failed-in-handler` |
 //!
 //! A wait that is shorter than a round trip to the backend ends as 503, because the state of the lock is unknown by
 //! then.

@@ -106,7 +106,7 @@
 //!
 //! - After a lease expires, the key is free until the first process attempts. Any other process can acquire it in
 //!   that time.
-//! - A process of an older version of this crate, or a client such as Redisson, waits outside the queue. While such
+//! - A process of a version without the queue, or a client such as Redisson, waits outside the queue. While such
 //!   a client is subscribed, it has one turn of at most 10 ms in each round of the queue. The page [`redisson`]
 //!   describes the consequences.
 //! - A process of a version without the queue keeps a lease for its own waiters until another process subscribes. A

@@ -11,7 +11,7 @@
 //! | [`lane`] | one key in this process: a state machine without I/O, its queue, its attempts and its holds, and the effects of its events |
 //! | [`table`] | all lanes by key, the index of their deadlines, their numbers |
 //! | [`engine`] | what all handles and tasks of a manager share: its options, its home, the releases that are due or unconfirmed |
-//! | [`tasks`] | what runs at home: acquire loops, renewals, releases; the one place that carries out effects |
+//! | [`tasks`] | the tasks: acquire loops and renewals at home, first attempts and releases near the caller; the one place that carries out effects |
 //! | [`acquire`] | an acquire: its options, its first event, its first attempt, its wait, and the guard that it returns |
 //! | [`api`] | the public handle, its settings, its view of the locks, forced releases |
 //! | `view` | what operators see: lanes, in frames |
@@ -21,17 +21,27 @@
 //! Each key has one *lane* per process ([`lane`]), and one for each owner that asks for a permit: a state machine under
 //! the mutex of its shard of the table ([`table`]). Acquires, guards and background tasks send it events. An event
 //! changes the state under the mutex and fills one [`Effects`](lane::effect::Effects) value;
-//! [`dispatch`](tasks::dispatch) carries it out after the mutex is free. No other file resolves a waiter, reports a release or wakes a loss future.
+//! [`dispatch`](tasks::dispatch) carries it out after the mutex is free. No other file answers a waiter, reports a release
+//! or wakes a loss future.
 //!
 //! Two kinds of work are no effects. An acquire sends its first attempt after the event by which it begins to contend
-//! ([`entry`](acquire::entry), [`pending`](acquire::entry::pending)). An event that gives a loop something to do notifies it under the mutex: that only stores a permit and schedules its task.
+//! ([`entry`](acquire::entry), [`pending`](acquire::entry::pending)). An event that gives a loop
+//! something to do notifies it under the mutex: that only stores a wake-up and schedules its task.
 //!
 //! An acquire that waits is one [`Waiter`](lane::Waiter), which its future and its lane share: its claim, its seat, the
 //! answer and the task to wake. Between two polls it also holds the first attempt, so home finds it there.
 //!
-//! The column *task* names the background task that the next phase needs to make progress: `attempt` is the task of a
-//! [`first_attempt`](tasks::first_attempt), `loop` an acquire loop ([`contender`](tasks::contender)), `releaser` a task
-//! of [`releaser`](tasks::releaser), `watchdog` the task of [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home.
+//! The phases are those of `Phase` in `lane/state.rs`. A lease is *surrendered* from the end of its last hold until its release
+//! is sent, and *returning* from then on. A shared lease is *open* while other owners may join it. A lease has *budget*
+//! while it may pass to a waiter here: other processes have not waited too long, and tokens are left
+//! ([`Lease::may_pass_to`](lease::Lease::may_pass_to)). A place is one in the queue of the backend.
+//!
+//! The column *task* names the background task that the next phase needs to make progress, or that notices the event:
+//! `attempt` is the task of a [`first_attempt`](tasks::first_attempt), `loop` an acquire loop
+//! ([`contender`](tasks::contender)), `releaser` a task of [`releaser`](tasks::releaser), `watchdog` the task of
+//! [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home. A
+//! lease or a place that the lane has left, and that the backend may still hold, is released by the task of
+//! [`unconfirmed`](tasks::unconfirmed), also after a late reply.
 //!
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|
@@ -42,7 +52,7 @@
 //! | contending | the acquire has not polled its first attempt for 8 ms while others wait | | finish it by a task at home | attempt |
 //! | contending | the first attempt has no reply after one response timeout while others wait, or after the end of its acquire; its runtime has ended | contending, or idle; yielding, as before the acquire | release its lease; start a loop for the queue | loop |
 //! | contending, permit | 4 loops contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
-//! | contending | the attempt is granted | held by the first in the queue | resolve it | watchdog |
+//! | contending | the attempt is granted | held by the first in the queue | answer it | watchdog |
 //! | contending | the same, but the queue is empty or its terms differ | surrendered | release | releaser |
 //! | contending | the loop's attempt is rejected | | keep the place in the backend's queue; reject `no_wait`s that came before it | loop |
 //! | contending | the key is transferred to the place of this process, or the loop wakes | | attempt under the lease of the place | loop |
@@ -66,7 +76,7 @@
 //! | held, exclusive | the result of the downgrade is unknown | surrendered | mark the guard lost; release | releaser |
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
-//! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | resolve it | watchdog |
+//! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | answer it | watchdog |
 //! | held | last release otherwise | surrendered | release | releaser |
 //! | held | a renewal is due, see below | | renew | watchdog |
 //! | held | renewed | | the guard's deadline moves | watchdog |
@@ -75,13 +85,13 @@
 //! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
 //! | surrendered, no permit | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
 //! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first | releaser |
-//! | surrendered | renewed, a waiter, budget left | held by the first in the queue | resolve it | watchdog |
+//! | surrendered | renewed, a waiter, budget left | held by the first in the queue | answer it | watchdog |
 //! | surrendered | the releaser runs, the queue is empty | returning | release | releaser |
 //! | surrendered | the releaser runs, a waiter | returning | keep unless other processes wait | releaser |
 //! | returning | no reply to the release after one response timeout | | send it again from home, once | its own task |
 //! | surrendered, returning | the lease must have expired | | report `Unavailable` | watchdog |
 //! | surrendered, returning | the same, and a late release had 500 ms | contending, or idle | | loop |
-//! | returning | kept | held by the first in the queue | resolve it; if none is left, release | watchdog |
+//! | returning | kept | held by the first in the queue | answer it; if none is left, release | watchdog |
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
 //! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
 //! | returning | transferred, or left to other clients | contending, or yielding | start a loop, which attempts or keeps the place that the release entered | loop |
@@ -93,9 +103,9 @@
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
 //! other processes, whom the backend grants together with them. Permits are counted in the backend.
 //!
-//! A held lease has an upkeep ([`lease`]). Without the task of a row, the lease expires at the guard's deadline:
+//! A held lease has a state of its renewals ([`lease`]). Without the task of a row, the lease expires at the guard's deadline:
 //!
-//! | upkeep | event | next upkeep | effect | task |
+//! | renewals | event | next | effect | task |
 //! |---|---|---|---|---|
 //! | due | a third of the lease has passed | in flight | send a renewal | watchdog |
 //! | due | the backend may have lost it | due now | | watchdog |
@@ -107,7 +117,7 @@
 //! | in flight | a renewal is needed before the reply | in flight, then due now | | watchdog |
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
 //!
-//! A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find out whether more owners may
+//! A fixed lease has no renewals: it ends at its deadline, and a renewal is only sent to find out whether more owners may
 //! share it.
 //!
 //! A backend that lost its last writes can have a place that this process left, and transfer the key to it. The transfer
@@ -130,18 +140,19 @@
 //! - Only the reply to an attempt grants a lease. A message of the backend is a hint, which causes an attempt.
 //! - A guard is current while the lane holds the very grant that the guard was made from. Operations of
 //!   another guard, such as a lost one, change nothing.
-//! - If a waiter is dropped while it is being resolved, its hold is released and goes to the next in the
+//! - If a waiter is dropped while it is being answered, its hold is released and goes to the next in the
 //!   queue.
 //!
 //! # Home
 //!
 //! A manager has one place for its background work, its [`home`]: a thread of its own, or the runtime set by
 //! [`LockManagerBuilder::runtime`]. Renewals, deadlines, acquire loops and retries run there, so a runtime of callers that
-//! idles, blocks or ends affects no lock. Only first attempts and first releases are sent near the caller, because a
+//! idles, blocks or ends affects no lock. While the system allows no further thread, the runtime of a caller is the home.
+//! Only first attempts and first releases are sent near the caller, because a
 //! change of threads costs more than a script call: from its runtime if that has timers and several threads, and from
 //! home otherwise. A message for an acquire loop is read there as well, and its reader polls the loop: an attempt that
-//! changed threads first would come after those of clients outside the queue. What is sent near the caller and has no reply after one response timeout is repeated or released from
-//! home.
+//! changed threads first would come after those of clients outside the queue. What is sent near the caller and has no
+//! reply after one response timeout is repeated or released from home.
 //!
 //! A task at home that is dropped before its end makes the home suspect: the next acquire checks whether the home has
 //! ended, and starts the tasks again if it has not. A watchdog that panics in code of the program starts again at once.
@@ -149,9 +160,9 @@
 //! # Dropped futures
 //!
 //! A caller can drop three futures: the acquire, `release` and `downgrade`. All three only await what tasks report. An
-//! acquire is a waiter of its lane from its first event on, and home takes a first attempt that it does not poll. So a
-//! future that is not polled delays no other for more than 8 ms until it is granted. Then it delays others until its
-//! deadline, if it has one. `release` and `downgrade` have started before their
+//! acquire is a waiter of its lane from its first event on, and home takes a first attempt that it does not poll. So until it is
+//! granted, a future that is not polled delays no other for more than 8 ms. A grant that it does not pick up delays others
+//! until its deadline, if it has one. `release` and `downgrade` have started before their
 //! first await. Tasks are only dropped with their runtimes, or if code of the program panics in them.
 
 mod acquire;

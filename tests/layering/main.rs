@@ -151,7 +151,7 @@ impl Rooms {
 }
 
 /// The modules of `backend` that the engine may name: the contract, but no backend.
-const CONTRACT: &[&str] = &["contract", "erased", "hints", "queue"];
+const CONTRACT: &[&str] = &["contract", "erased", "hints"];
 
 const REDIS: &[&str] = &["redis", "deadpool", "deadpool_redis"];
 

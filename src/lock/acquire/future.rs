@@ -1,4 +1,4 @@
-//! The future of an acquire: its terms, its deadline, and the report of its end.
+//! The future of an acquire: its terms, and the report of its end. The lane enforces its deadline.
 
 use std::fmt;
 use std::future::Future;

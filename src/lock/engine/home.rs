@@ -5,6 +5,7 @@
 //! | with [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime) | that runtime |
 //! | in a runtime whose clock is paused, as in a test | that runtime; once it has ended, the next one that acquires |
 //! | otherwise | a thread of its own, from the first task until the last handle, guard and task have ended |
+//! | otherwise, while the system allows no further thread | the runtime of a caller until it ends; without one, no task runs |
 //!
 //! Renewals, retries, acquire loops and deadlines run at home, whatever the runtimes of the callers do.
 

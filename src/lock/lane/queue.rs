@@ -120,7 +120,8 @@ impl Lane {
         }
     }
 
-    /// Rejects the waiters whose deadline has passed. Their futures have no timers of their own.
+    /// Rejects the waiters whose deadline has passed. Their futures have timers only if nothing
+    /// ensures that the home runs.
     pub(in crate::lock) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
         if self.queue.deadline().is_none_or(|first| first > now) {
             return;

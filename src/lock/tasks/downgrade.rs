@@ -1,7 +1,7 @@
 //! The downgrade of a guard from exclusive to shared.
 //!
 //! A task at home sends the command, one task for each key, and the lane applies the reply
-//! (`lane/downgrading.rs`).
+//! (`lane/holding/downgrading.rs`).
 //!
 //! | the future is dropped | effect |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! What runs at home: the loops of attempts, renewals, releases, and what a lane event leads to.
+//! The tasks: acquire loops and renewals at home, first attempts and releases near the caller. And what a lane event
+//! leads to.
 
 pub(super) mod command;
 pub(super) mod contender;

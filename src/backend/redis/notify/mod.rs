@@ -12,7 +12,6 @@
 //! | `subscription` | the channels of one lock, and its waiters |
 //! | `pub_sub` | the commands of plain and of sharded channels |
 //! | `publish` | the kind of messages, as the program selects it |
-//! | `recovery` | notifies holders and waiters after a reconnect |
 
 mod notifier;
 mod pub_sub;

@@ -2,7 +2,8 @@
 --
 -- `ended` ends a lease. Returns 1 if the body is gone, KEPT if other leases hold it, 0 if the lease did not hold it, or the
 -- error of that key. The field of an exclusive lease is the only one of its hash, so HDEL also deletes the
--- body, and no other command is needed. The field of a shared lease or a permit has another name, as in share.lua.
+-- body, and no other command is needed. Processes of all versions count the fields of a body and read them so: what a later
+-- version adds is a key of its own. The field of a shared lease or a permit has another name, as in share.lua.
 local KEPT = -2
 local function ended(body, lease)
   local held = redis.pcall('hdel', body, lease)

@@ -6,7 +6,7 @@
 --   ?<lease id>   the deadline of a waiter that polls, counted from its next attempt
 --   s<lease id>   the place of a shared lease, which has its deadline under !s<lease id> or ?s<lease id>
 --   p<lease id>   the same of a permit; its ticket has a fraction, the limit of the permit divided by 65,536
---   ~             the place of the clients that listen outside the queue: Redisson, older versions
+--   ~             the place of the clients that listen outside the queue: Redisson, versions without the queue
 --   ~!            the end of their turn
 --   ~@            the time of their next turn, where the server cannot count them
 --   ~^<manager>   the deadline until which an exclusive lease waits that votes, as in vote.lua. Leases that vote have no
