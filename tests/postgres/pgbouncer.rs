@@ -80,7 +80,7 @@ async fn pgbouncer_in_transaction_mode_passes_conformance() {
 
 /// The second process finds the statements of the first one in some sessions, and in others none.
 #[tokio::test]
-async fn prepared_statement_may_be_missing_or_of_another_process() {
+async fn prepared_statement_may_be_missing_or_foreign() {
     let server = PostgresServer::start(&[]).await;
     let proxy = PgBouncer::start(&server).await;
     let one = proxy.backend(&server).await;

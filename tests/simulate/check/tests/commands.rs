@@ -73,7 +73,7 @@ async fn checker_finds_second_release() {
 
 /// A release without a reply is repeated, while another task may read the reply.
 #[tokio::test(start_paused = true)]
-async fn checker_finds_second_release_before_response_timeout() {
+async fn checker_finds_second_release_before_timeout() {
     assert_finds(Invariant::ReleasedTwice, async |history, fault| {
         let wire = history.wire(0);
         let id = history.renewed_guard(0).await;

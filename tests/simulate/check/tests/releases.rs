@@ -33,7 +33,7 @@ async fn checker_finds_success_of_absent_lease() {
 
 /// If the first of two releases has no reply, it may have ended the lease.
 #[tokio::test(start_paused = true)]
-async fn checker_finds_success_of_only_release_without_lease() {
+async fn checker_finds_success_of_only_absent_release() {
     assert_finds(Invariant::ReleaseEnds, async |history, fault| {
         let id = history.renewed_guard(0).await;
         let lease = history.lease();
