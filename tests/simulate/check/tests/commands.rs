@@ -80,11 +80,12 @@ async fn checker_finds_second_release_before_timeout() {
         let leases = [Release::new(key(0), history.lease())];
         history.environment.released(id, "is released");
         history.drive(wire.release(&leases)).await;
-        let mut store = history.environment.store.lock().unwrap();
-        let record = store.records.get_mut(&leases[0].lease).unwrap();
-        let before = if fault { 0 } else { RESPONSE_TIMEOUT };
-        record.release_sent = record.release_sent.map(|sent| sent - before);
-        drop(store);
+        {
+            let mut store = history.environment.store.lock().unwrap();
+            let record = store.records.get_mut(&leases[0].lease).unwrap();
+            let before = if fault { 0 } else { RESPONSE_TIMEOUT };
+            record.release_sent = record.release_sent.map(|sent| sent - before);
+        }
         history.drive(wire.release(&leases)).await;
     })
     .await;

@@ -43,9 +43,10 @@ async fn checker_finds_success_of_only_absent_release() {
             history.trouble(Trouble::RequestLost);
             history.send(0, Command::Release, item(lease, 0)).await;
         }
-        let mut store = history.environment.store.lock().unwrap();
-        store.restart(history.environment.now());
-        drop(store);
+        {
+            let mut store = history.environment.store.lock().unwrap();
+            store.restart(history.environment.now());
+        }
         history.send(0, Command::Release, item(lease, 0)).await;
         history.environment.release_replied(release, &Ok(()));
     })
