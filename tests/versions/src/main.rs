@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_lock::{LockGuard, LockManager, RedisBackend};
 
 const TASKS: usize = 4;
