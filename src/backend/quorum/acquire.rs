@@ -108,6 +108,7 @@ impl Candidacy {
         self.election.reopen(node);
         let vote = Arc::clone(&self.inner.nodes[node]).vote(request, fence);
         let inner = Arc::clone(&self.inner);
+        let (key, lease) = claim.name().clone();
         let vote = async move {
             let answer = vote.await;
             // The TTL at the node starts when the vote takes effect, which may be now or later.
@@ -122,10 +123,12 @@ impl Candidacy {
                 Err(_) => claim.unchanged(),
             };
             // It was released while its vote was in flight, so the release is sent here.
-            match (owes, &answer) {
-                (true, Ok(_)) => drop(inner.release_owed(node).await),
-                (true, Err(_)) => inner.repeat_releases(node),
-                (false, _) => {}
+            if owes && answer.is_err() {
+                inner.repeat_releases(node);
+            } else if owes && let Some(claim) = inner.ledger.claim(node, &key, lease) {
+                let mut release = Flight::new();
+                release.push(node, inner.release_at(node, vec![(0, claim)]));
+                inner.finish(release);
             }
             answer
         };

@@ -63,10 +63,10 @@ struct Entries {
 }
 
 impl Entries {
-    /// Removes the entries of expired leases. A reply to a claim belongs to its entry, and [`owed`](Self::owed) removes
-    /// what expires in the lists.
+    /// Removes the entries of expired leases. A reply to a claim belongs to its entry.
     fn sweep(&mut self) {
         let now = Instant::now();
+        (0..self.owed.len()).for_each(|node| self.expire(node, now));
         let is_idle = |state: &NodeState| matches!(state, NodeState::Out | NodeState::In);
         self.leases
             .retain(|_, entry| entry.until > now || !entry.nodes.iter().all(is_idle));
@@ -119,14 +119,19 @@ impl Entries {
         }
     }
 
-    /// Returns the leases whose release the node owes, at most so many. Those before them that must have expired are out.
-    fn owed(&mut self, node: usize, most: usize, now: Instant) -> Vec<KeyLease> {
+    /// Makes the first releases that a node owes out if their leases must have expired.
+    fn expire(&mut self, node: usize, now: Instant) {
         while let Some(first) = self.owed[node].first_entry()
             && (self.leases.get(first.get())).is_none_or(|entry| entry.until <= now)
         {
             let name = first.remove();
             self.set(node, &name, NodeState::Out);
         }
+    }
+
+    /// Returns the leases whose release the node owes, at most so many.
+    fn owed(&mut self, node: usize, most: usize, now: Instant) -> Vec<KeyLease> {
+        self.expire(node, now);
         self.owed[node].values().take(most).cloned().collect()
     }
 }
@@ -257,7 +262,9 @@ impl Ledger {
 
     /// Returns `true` if the node owes so many releases that it receives no votes.
     pub(super) fn is_full(&self, node: usize) -> bool {
-        self.entries.lock().owed[node].len() >= FULL
+        let mut entries = self.entries.lock();
+        entries.expire(node, Instant::now());
+        entries.owed[node].len() >= FULL
     }
 
     /// Returns `true` if no node can hold a lease that is not wanted any more.

@@ -58,6 +58,23 @@ fn expired_lease_with_vote_in_flight_is_kept() {
     assert!(ledger.is_out(&other, lease), "expired");
 }
 
+/// Their runtimes have ended, so no task sends them.
+#[tokio::test(start_paused = true)]
+async fn expired_releases_do_not_make_node_full() {
+    let ledger = Ledger::new(1);
+    let key = LockKey::new("k");
+    let until = Instant::now() + Duration::from_millis(1);
+    for number in 0..FULL as u64 {
+        let lease = LeaseId::new(Uuid::from_u128(1), number);
+        ledger.open(&key, lease, until);
+        drop(ledger.claim(0, &key, lease));
+        drop(ledger.disown(&key, lease));
+    }
+    assert!(ledger.is_full(0));
+    tokio::time::advance(Duration::from_millis(2)).await;
+    assert!(!ledger.is_full(0) && ledger.len() == 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn release_takes_over_stalled_claims() {
     let ledger = Ledger::new(1);
