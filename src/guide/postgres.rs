@@ -117,8 +117,10 @@
 //!   slow. Alert on `now() - xact_start` in `pg_stat_activity`.
 //! - A proxy that delivers no notifications, such as PgBouncer in transaction mode, is detected: waiters then poll every
 //!   100 ms. Set [`listen`](crate::backend::postgres::PostgresBackendBuilder::listen) to the URL of the server itself.
-//! - A session prepares the commands for one key, as `tower_lock_` and a number. Behind a proxy that sends statements to
-//!   several sessions, they are sent without. Tested with PgBouncer 1.18 in transaction mode. RDS Proxy pins the sessions of
-//!   a process, as it does after `SET`.
+//! - A session prepares the commands for one key, as `tower_lock_acquire_one_` and `tower_lock_release_one_` with a number.
+//!   Behind a proxy that sends statements to several sessions, they are sent unprepared. Tested with PgBouncer 1.18 in
+//!   transaction mode. RDS Proxy pins the sessions of a process, as it does after `SET`.
+//! - These commands contain their key, in hexadecimal. The server shows it in `pg_stat_activity`, and logs it with an error
+//!   of the command and with `log_statement`. The table of leases has the keys as well.
 //! - After a restore of a dump, run `TRUNCATE tower_lock.era`. The next token is then ahead of the clock.
 //! - CockroachDB has no notifications and another `FOR KEY SHARE`. It is not supported.

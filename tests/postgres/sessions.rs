@@ -9,15 +9,17 @@ use tower_lock::backend::Backend as _;
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, acquire, backend, is_busy, lease};
 
-/// In the default path, an exact match in `public` precedes a conversion to one of the system's.
+/// In the default path, an exact match in `public` precedes a conversion to one of the system's, and so does a better one.
 #[tokio::test]
-async fn operator_of_another_role_changes_no_lease() {
+async fn function_of_another_role_changes_no_lease() {
     let server = PostgresServer::start(&[]).await;
     server
         .run(
             "CREATE FUNCTION public.past(bigint, interval) RETURNS interval LANGUAGE sql AS
                $$ SELECT interval '-1 s' $$;
-             CREATE OPERATOR public.* (leftarg = bigint, rightarg = interval, function = public.past)",
+             CREATE OPERATOR public.* (leftarg = bigint, rightarg = interval, function = public.past);
+             CREATE FUNCTION public.convert_from(bytea, text) RETURNS text LANGUAGE sql AS
+               $$ SELECT gen_random_uuid()::text $$",
         )
         .await;
     let backend = backend(&server).await;

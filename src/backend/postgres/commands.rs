@@ -20,11 +20,12 @@ use crate::backend::{
 };
 use crate::task::Background;
 
-const ACQUIRE: &str = "SELECT extract(epoch FROM clock_timestamp())::float8, n, counter, ttl_ms
+const ACQUIRE: &str =
+    "SELECT extract(epoch FROM pg_catalog.clock_timestamp())::float8, n, counter, ttl_ms
     FROM tower_lock.acquire($1, $2, $3, $4, $5, $6)";
 // One item, which may wait for the mutex of its key.
 const ACQUIRE_ONE: Single = Single {
-    columns: "extract(epoch FROM clock_timestamp())::float8, counter, ttl_ms",
+    columns: "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8, counter, ttl_ms",
     function: "tower_lock.acquire_one",
     types: &["text", "text", "text", "int8", "float8", "bool", "bool"],
 };
@@ -48,7 +49,7 @@ fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, BackendEr
     row.try_get(index).map_err(unexpected)
 }
 
-/// Returns a column of a prepared statement, which is text.
+/// Returns a number from a row of text, or `None` for NULL.
 fn parsed<T: FromStr>(row: &SimpleQueryRow, index: usize) -> Option<T> {
     row.try_get(index).ok()??.parse().ok()
 }
@@ -154,7 +155,7 @@ impl Acquires {
             self.durable
         );
         let row = session.query_one(ACQUIRE_ONE, &arguments, deadline).await?;
-        session.set_clock(parsed(&row, 0))?;
+        session.set_clock(parsed(&row, 0).map(|micros: f64| micros / 1e6))?;
         Ok(vec![outcome(parsed(&row, 1), parsed(&row, 2))])
     }
 

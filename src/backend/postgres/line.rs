@@ -24,7 +24,7 @@ const BACKOFF: Duration = Duration::from_millis(50);
 const DRIFTED: Duration = Duration::from_secs(60);
 
 /// The first statement of a connection. Returns the server's clock in seconds.
-const PREPARE: &str = "SELECT extract(epoch FROM clock_timestamp())::float8,
+const PREPARE: &str = "SELECT extract(epoch FROM pg_catalog.clock_timestamp())::float8,
     CASE WHEN current_setting('default_transaction_isolation') <> 'read committed'
     THEN set_config('default_transaction_isolation', 'read committed', false) END";
 
@@ -52,9 +52,9 @@ pub(super) struct Session {
     /// The server's clock in seconds, and when it was received.
     clock: Mutex<(f64, Instant)>,
     is_broken: AtomicBool,
-    /// Whether a statement was prepared.
+    /// Whether the statement for one key was prepared. A session has only one.
     has_prepared: AtomicBool,
-    /// Whether a prepared statement was missing: a proxy sends statements to several sessions.
+    /// Whether the prepared statement was missing. Mostly, a proxy sends statements to several sessions.
     is_spread: AtomicBool,
 }
 

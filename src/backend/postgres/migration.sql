@@ -259,13 +259,14 @@ BEGIN
   RETURN counter;
 END $$;
 
--- Renews leases. Returns the ordinals of those that hold their keys. The rows are locked in one order.
+-- Renews leases. Returns the ordinals of those that hold their keys. Two calls have rows in common only if one
+-- repeats the other: a lease has one manager, and a manager one lease of a key.
 CREATE OR REPLACE FUNCTION tower_lock.renew(ks text[], ls text[], ms text[], ttls bigint[]) RETURNS SETOF bigint
 LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
   SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '400', true);
   UPDATE tower_lock.lease t SET until = greatest(t.until, clock_timestamp() + i.ttl * interval '1 ms')
-    FROM (SELECT * FROM unnest(ks, ls, ms, ttls) WITH ORDINALITY u(key, lease, mode, ttl, n) ORDER BY key, lease) i
+    FROM (SELECT * FROM unnest(ks, ls, ms, ttls) WITH ORDINALITY u(key, lease, mode, ttl, n) ORDER BY key COLLATE "C", lease COLLATE "C") i
     WHERE t.key = i.key AND t.lease = i.lease AND t.mode = i.mode AND t.until > clock_timestamp() RETURNING i.n $$;
 
 -- Registers a manager that waits for a key. Under the mutex: a release before it is visible, one after it notifies.

@@ -18,7 +18,7 @@
 // | `schema` | the SQL that creates the schema |
 // | `error` | what an error of the client means for a command |
 // | `line` | one shared connection, which is replaced when it ends |
-// | `single` | a command for one item, which sessions prepare
+// | `single` | a command for one item, which sessions prepare |
 // | `source` | opens connections, from a URL or a pool |
 // | `watchers` | the waiters of this process |
 // | `listener` | one task that receives notifications, or polls |

@@ -51,5 +51,6 @@ impl Single {
 pub(super) fn literal(key: &LockKey) -> String {
     let bytes = key.as_str().bytes();
     let hex: String = bytes.map(|it| format!("{it:02x}")).collect();
-    format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+    // The session may find functions of other roles first.
+    format!("pg_catalog.convert_from(pg_catalog.decode('{hex}', 'hex'), 'UTF8')")
 }
