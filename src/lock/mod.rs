@@ -49,7 +49,7 @@
 //! | idle | acquire of a permit that waits for more than 2 s, other owners in this process wait for one | contending | queue, start a loop | loop |
 //! | contending | acquire | | queue; with `no_wait` wait for the reply, or reject behind others | |
 //! | contending | the first attempt is rejected | contending, or idle; yielding, as before the acquire | reject it if it is a `no_wait`; start a loop for the queue | loop |
-//! | contending | the acquire has not polled its first attempt for 8 ms while others wait | | finish it by a task at home | attempt |
+//! | contending | the acquire has not polled its first attempt for 8 ms while others wait, or is rejected before the reply | | finish it by a task at home | attempt |
 //! | contending | the first attempt has no reply after one response timeout while others wait, or after the end of its acquire; its runtime has ended | contending, or idle; yielding, as before the acquire | release its lease; start a loop for the queue | loop |
 //! | contending, permit | 4 loops contend for permits of the key | | the new loop waits for one of them to end, for a second, or until 20 ms before the deadline | loop |
 //! | contending | the attempt is granted | held by the first in the queue | answer it | watchdog |

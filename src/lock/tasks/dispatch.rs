@@ -1,5 +1,5 @@
-//! Carries out the effects of lane events: the only place that resolves waiters, wakes loss futures,
-//! resolves releases and starts background work. No mutex is held here.
+//! Carries out the effects of lane events: the only place that answers waiters, wakes loss futures,
+//! reports releases and starts background work. No mutex is held here.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -47,6 +47,10 @@ impl Engine {
             outlive_lane,
         } = effects;
         each(rejections, |(waiter, error)| {
+            // Its acquire may not be polled any more, and the backend may grant the attempt.
+            if let Some(attempt) = waiter.take_attempt() {
+                self.start(key, Work::FinishAttempt(Arc::clone(&waiter), attempt));
+            }
             // The acquire may have been dropped.
             drop(waiter.answer(Err(error)));
         });

@@ -7,7 +7,7 @@
 //! | the acquire that drives it | effect |
 //! |---|---|
 //! | is dropped | a task near the caller finishes it |
-//! | is not polled for 8 ms while others wait | a task at home finishes it |
+//! | is not polled for 8 ms while others wait, or is rejected | a task at home finishes it |
 //!
 //! | the task that drives it | effect |
 //! |---|---|

@@ -39,3 +39,23 @@ fn first_attempt_beside_dropped_waiter_ends_in_time() {
         assert!(trace.contains(step), "{trace}");
     }
 }
+
+/// The reply that nothing reads grants the lock. Without home, it would stay held for a second.
+#[test]
+fn rejected_first_attempt_without_polls_is_released() {
+    let mut plan = plan();
+    let asks = Step::Acquire(Acquire {
+        wait: Wait::For(9),
+        fate: Fate::Stalled {
+            polls: 1,
+            pause: 1_838,
+        },
+        ..acquire()
+    });
+    plan.delay = (1, 1);
+    plan.actors = vec![actor(0, 1, vec![asks])];
+    let ran = run(&plan, true);
+    let trace = ran.trace.join("\n");
+    assert!(ran.violation.is_none(), "{:?}\n{trace}", ran.violation);
+    assert!(trace.contains("Released { watchers: 0 }"), "{trace}");
+}
