@@ -80,8 +80,9 @@ pub struct Record {
     pub valid_until: Time,
     /// Until when the store may hold it, by the commands that were sent.
     pub longest: Time,
-    /// When the first release was sent.
-    pub release_sent: Option<Time>,
+    pub release_sent: bool,
+    /// When the last command was sent that ends the lease.
+    pub end_sent: Option<Time>,
     /// The releases without a reply so far.
     pub unanswered: u32,
     /// Whether a guard had it. Others, of unknown fate, are released more than once.
@@ -229,12 +230,11 @@ impl Store {
             Command::Acquire | Command::Contend => {
                 record.ended = None;
             }
-            Command::Release | Command::Leave => {
-                record.release_sent.get_or_insert(now);
-            }
+            Command::Release | Command::Leave => record.release_sent = true,
             _ => {}
         }
         if matches!(command, Command::Release | Command::Pass) {
+            record.end_sent = Some(now);
             record.unanswered += 1;
         }
     }
@@ -246,7 +246,8 @@ impl Store {
             limit: item.limit,
             valid_until: Time::MIN,
             longest: now,
-            release_sent: None,
+            release_sent: false,
+            end_sent: None,
             unanswered: 0,
             granted: false,
             ended: None,

@@ -49,7 +49,7 @@ impl Environment {
         // One task may read a late reply when another one repeats the release.
         let is_repeat = |record: &Record| {
             record.ended == Some(now)
-                && (record.release_sent).is_some_and(|sent| now >= sent + RESPONSE_TIMEOUT)
+                && (record.end_sent).is_some_and(|sent| now >= sent + RESPONSE_TIMEOUT)
         };
         if ends && (record.as_ref()).is_some_and(|it| has_ended(it) && !is_repeat(it)) {
             self.violate(Invariant::ReleasedTwice, || {
@@ -59,7 +59,7 @@ impl Environment {
         }
         match command {
             Command::Renew | Command::Downgrade => {
-                if record.is_some_and(|record| record.release_sent.is_some()) {
+                if record.is_some_and(|record| record.release_sent) {
                     self.violate(Invariant::RenewedAfterRelease, || {
                         let (key, lease) = (item.key, number(lease));
                         format!("lease {lease} of k{key} is renewed after its release")

@@ -88,8 +88,7 @@ impl Environment {
         }
         // Its process repeats a release until the lease must have expired. After a backward step of the clock, the lease
         // outlasts the releases.
-        let outlasts =
-            record.stepped_back && record.release_sent.is_some() && now > record.valid_until;
+        let outlasts = record.stepped_back && record.release_sent && now > record.valid_until;
         if outlasts && record.failed.is_some() {
             return;
         }

@@ -166,8 +166,10 @@ impl Environment {
                 && self.now() <= waiter.started + SLACK
                 && guard.held.is_held()
         });
+        let has_home = self.worked_since(seen, waiter.manager).is_some();
         if let Some(guard) = own
             && kind != ErrorKind::KeyConflict
+            && (has_home || kind != ErrorKind::Unavailable)
         {
             let guard = guard.id;
             self.violate(Invariant::Reentry, || {

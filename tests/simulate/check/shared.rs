@@ -254,8 +254,10 @@ impl Environment {
                 format!("w{id} is rejected as an upgrade, and its owner holds none of its keys beside others")
             });
         }
+        let has_home = self.worked_since(&seen, waiter.manager).is_some();
         if let Some(guard) = own
             && kind != ErrorKind::Upgrade
+            && (has_home || kind != ErrorKind::Unavailable)
         {
             let guard = guard.id;
             self.violate(Invariant::Reentry, || {

@@ -84,7 +84,7 @@ async fn checker_finds_second_release_before_timeout() {
             let mut store = history.environment.store.lock().unwrap();
             let record = store.records.get_mut(&leases[0].lease).unwrap();
             let before = if fault { 0 } else { RESPONSE_TIMEOUT };
-            record.release_sent = record.release_sent.map(|sent| sent - before);
+            record.end_sent = record.end_sent.map(|sent| sent - before);
         }
         history.drive(wire.release(&leases)).await;
     })
