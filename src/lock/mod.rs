@@ -98,7 +98,7 @@
 //! | yielding | acquire | contending | queue behind others; the loop enters the backend's queue | loop |
 //! | yielding | acquire with `no_wait` | contending | queue, send the first attempt | attempt |
 //! | any with waiters | the deadline of a waiter has passed; a shutdown begins and it has none; the grace of a shutdown ends | | reject it | watchdog |
-//! | yielding | 20 ms have passed, or shutdown | idle | | watchdog |
+//! | yielding | 20 ms have passed | idle | | watchdog |
 //!
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
 //! other processes, whom the backend grants together with them. Permits are counted in the backend.

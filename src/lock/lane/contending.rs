@@ -96,7 +96,7 @@ impl Lane {
         }
     }
 
-    /// Rejects the waiters that `which` selects, at a shutdown. Without waiters, the pause of the lane ends.
+    /// Rejects the waiters that `which` selects, at a shutdown.
     pub(in crate::lock) fn dismiss(
         &mut self,
         error: &Error,
@@ -104,13 +104,8 @@ impl Lane {
         which: impl Fn(&Claim) -> bool,
     ) {
         self.reject_if(effects, |_| error.clone(), which);
-        match &mut self.phase {
-            Phase::Contending(contending) => {
-                contending.yields_until.take_if(|_| self.queue.is_empty());
-                contending.wake();
-            }
-            Phase::Yielding { .. } => self.phase = Phase::Idle,
-            Phase::Idle | Phase::Held(_) | Phase::Returning(_) => {}
+        if let Phase::Contending(contending) = &self.phase {
+            contending.wake();
         }
     }
 

@@ -205,15 +205,6 @@ fn dropped_loop_leaves_turn_to_others() {
 }
 
 #[test]
-fn shutdown_ends_pause_of_waiter_after_transfer() {
-    let (mut lane, wakeup) = waiting_after_transfer();
-    let error = Error::new(ErrorKind::ShuttingDown);
-    let ((), _rejected) = lane.event(|lane, _, effects| lane.dismiss(&error, effects, |_| true));
-    assert_eq!(contend_as(&mut lane, &wakeup, 4), None);
-    assert!(lane.lane.is_idle() && !lane.lane.is_yielding());
-}
-
-#[test]
 fn single_attempt_after_transfer_is_sent() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
@@ -248,15 +239,6 @@ fn lane_is_idle_soon_after_transfer() {
     lane.now = at;
     assert!(lane.look().1.is_empty());
     assert!(lane.lane.is_idle() && !lane.lane.is_yielding());
-}
-
-#[test]
-fn shutdown_ends_pause_after_transfer() {
-    let (mut lane, grant) = TestLane::held(RENEWED);
-    assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
-    let error = Error::new(ErrorKind::ShuttingDown);
-    let ((), effects) = lane.event(|lane, _, effects| lane.dismiss(&error, effects, |_| true));
-    assert!(effects.is_empty() && lane.lane.is_idle());
 }
 
 #[test]
