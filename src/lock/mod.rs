@@ -41,7 +41,7 @@
 //! ([`contender`](tasks::contender)), `releaser` a task of [`releaser`](tasks::releaser), `watchdog` the task of
 //! [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home. A
 //! lease or a place that the lane has left, and that the backend may still hold, is released by the task of
-//! [`unconfirmed`](tasks::unconfirmed), also after a late reply.
+//! [`resolver`](tasks::resolver), also after a late reply.
 //!
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|
@@ -103,9 +103,10 @@
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
 //! other processes, whom the backend grants together with them. Permits are counted in the backend.
 //!
-//! A held lease has a state of its renewals ([`lease`]). Without the task of a row, the lease expires at the guard's deadline:
+//! A held lease has an upkeep, the state of its renewals ([`lease`]). Without the task of a row, the lease expires at the
+//! guard's deadline:
 //!
-//! | renewals | event | next | effect | task |
+//! | upkeep | event | next upkeep | effect | task |
 //! |---|---|---|---|---|
 //! | due | a third of the lease has passed | in flight | send a renewal | watchdog |
 //! | due | the backend may have lost it | due now | | watchdog |
@@ -117,7 +118,7 @@
 //! | in flight | a renewal is needed before the reply | in flight, then due now | | watchdog |
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
 //!
-//! A fixed lease has no renewals: it ends at its deadline, and a renewal is only sent to find out whether more owners may
+//! A fixed lease has no upkeep: it ends at its deadline, and a renewal is only sent to find out whether more owners may
 //! share it.
 //!
 //! A backend that lost its last writes can have a place that this process left, and transfer the key to it. The transfer
