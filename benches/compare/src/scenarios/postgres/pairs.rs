@@ -1,5 +1,7 @@
 //! Pairs of acquire and release under new keys: 64 in flight, and 1.
 
+use std::iter::repeat;
+
 use tower_lock::LockManager;
 
 use super::peers::Peer;
@@ -22,10 +24,12 @@ pub(super) async fn many(bench: &mut Bench, server: &PostgresServer) -> Result<(
         Peer::ours("tower-lock, relaxed", &relaxed, MANY),
         Peer::advisory(server, MANY).await?,
         Peer::row(server, MANY).await?,
+        Peer::batches("the bare batches, durable", server, true).await?,
+        Peer::batches("the bare batches, relaxed", server, false).await?,
     ];
     many.extend(Peer::distributed(server, MANY).await?);
     rounds(bench, &mut many).await?;
-    let bounds = [None, Some(0.5), Some(0.8), None, None, None];
+    let bounds = [None, Some(0.5), Some(0.8)].into_iter().chain(repeat(None));
     for (peer, bound) in many.iter().zip(bounds) {
         let to_redis = peer.rate.median() / many[0].rate.median();
         let target = bound.map(|least| Target::at_least("of Redis", to_redis, least, 1));
@@ -49,10 +53,11 @@ pub(super) async fn one(
         Peer::ours("tower-lock, relaxed", &relaxed, 1),
         Peer::advisory(server, 1).await?,
         Peer::row(server, 1).await?,
+        Peer::bare(server).await?,
     ];
     one.extend(Peer::distributed(server, 1).await?);
     rounds(bench, &mut one).await?;
-    let bounds = [None, Some(1.15), None, None, None, None];
+    let bounds = [None, Some(1.15)].into_iter().chain(repeat(None));
     for (peer, bound) in one.iter().zip(bounds) {
         let time = one[0].rate.median() / peer.rate.median();
         let target =

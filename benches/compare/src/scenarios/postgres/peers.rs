@@ -39,7 +39,16 @@ enum Worker {
     Distributed(Arc<PostgresLockProvider>),
     /// A commit to disk and a round trip.
     Commit(Client, [Statement; 2]),
+    /// The statements of a pair of this crate without the crate.
+    Bare(Client, [Statement; 2]),
+    /// The same in batches.
+    Batches(Client, [Statement; 2]),
 }
+
+/// The most items of one batch of this crate.
+const BATCH: u64 = 64;
+
+const LEASE: &str = "00000000-0000-4000-8000-000000000000";
 
 static KEYS: AtomicU64 = AtomicU64::new(0);
 
@@ -113,6 +122,40 @@ impl Peer {
         Ok(Self::new("one commit and a round trip", vec![worker]))
     }
 
+    /// What the server can do for a client that does nothing else: one pair after the other.
+    pub(super) async fn bare(server: &PostgresServer) -> Result<Self, Failure> {
+        let client = client(server).await?;
+        let acquire =
+            "SELECT counter FROM tower_lock.acquire_one($1, $2, 'x', 30000, 1e11, true, true)";
+        let acquire = client.prepare(acquire).await?;
+        let release = client
+            .prepare("SELECT tower_lock.release_one($1, $2)")
+            .await?;
+        let worker = Worker::Bare(client, [acquire, release]);
+        Ok(Self::new("the bare statements", vec![worker]))
+    }
+
+    /// The same for batches from two connections, so that no core of two is idle.
+    pub(super) async fn batches(
+        name: &'static str,
+        server: &PostgresServer,
+        durable: bool,
+    ) -> Result<Self, Failure> {
+        let mut workers = Vec::new();
+        for _ in 0..2 {
+            let client = client(server).await?;
+            let acquire = format!(
+                "SELECT n, counter FROM tower_lock.acquire($1, $2,
+                    array_fill('x'::text, '{{{BATCH}}}'), array_fill(30000::int8, '{{{BATCH}}}'), 1e11, {durable})"
+            );
+            let acquire = client.prepare(&acquire).await?;
+            let release = "SELECT n, was_held FROM tower_lock.release($1, $2)";
+            let release = client.prepare(release).await?;
+            workers.push(Worker::Batches(client, [acquire, release]));
+        }
+        Ok(Self::new(name, workers))
+    }
+
     /// Runs pairs for a time, and adds their rate.
     pub(super) async fn run(&mut self, window: Duration) -> Result<(), Failure> {
         let begun = Instant::now();
@@ -122,8 +165,11 @@ impl Peer {
             let pairs = Arc::clone(&pairs);
             tasks.spawn(async move {
                 while begun.elapsed() < window {
-                    worker.pair(KEYS.fetch_add(1, Ordering::Relaxed)).await?;
-                    pairs.fetch_add(1, Ordering::Relaxed);
+                    let number = worker.pairs_at_once();
+                    worker
+                        .run(KEYS.fetch_add(number, Ordering::Relaxed))
+                        .await?;
+                    pairs.fetch_add(number, Ordering::Relaxed);
                 }
                 Ok::<_, Failure>(worker)
             });
@@ -138,7 +184,15 @@ impl Peer {
 }
 
 impl Worker {
-    async fn pair(&mut self, key: u64) -> Result<(), Failure> {
+    fn pairs_at_once(&self) -> u64 {
+        match self {
+            Self::Batches(..) => BATCH,
+            _ => 1,
+        }
+    }
+
+    /// Makes its pairs, under keys from `key` on.
+    async fn run(&mut self, key: u64) -> Result<(), Failure> {
         let id = i64::try_from(key % ROWS)?;
         match self {
             Self::Ours(locks) => {
@@ -162,6 +216,19 @@ impl Worker {
             Self::Commit(client, [write, read]) => {
                 client.execute(write, &[&id]).await?;
                 client.query(read, &[&id]).await?;
+            }
+            Self::Bare(client, [acquire, release]) => {
+                let key = format!("pair:{key}");
+                client.query_one(acquire, &[&key, &LEASE]).await?;
+                client.query_one(release, &[&key, &LEASE]).await?;
+            }
+            Self::Batches(client, [acquire, release]) => {
+                let keys: Vec<_> = (key..key + BATCH)
+                    .map(|key| format!("pair:{key}"))
+                    .collect();
+                let leases = vec![LEASE; keys.len()];
+                client.query(acquire, &[&keys, &leases]).await?;
+                client.query(release, &[&keys, &leases]).await?;
             }
         }
         Ok(())
