@@ -12,15 +12,12 @@ use std::sync::Arc;
 
 use super::effect::Wakeup;
 use crate::lock::clock::Moment;
-use crate::lock::lease::Lease;
 use crate::lock::lease::claim::{Claim, HoldId};
 use crate::lock::lease::grant::Grant;
 
-use super::queue::group::Group;
+use crate::ErrorKind;
 use crate::backend::Mode;
-use crate::{ErrorKind, Owner};
 use end::End;
-use readers::Held;
 
 /// The maximum number of holds of one owner on one lock.
 const MAX_HOLD_COUNT: u32 = 64;
@@ -34,7 +31,7 @@ pub(super) struct Holding {
     others: Option<Box<Others>>,
 }
 
-/// What only a lease with other holds than the first needs.
+/// What only an owner with other holds than the first needs.
 #[derive(Debug, Default)]
 struct Others {
     /// The holds, oldest first. Empty while there is one, or several with the same limit that require the same
@@ -44,8 +41,6 @@ struct Others {
     unclaimed: Vec<(HoldId, Moment)>,
     ended: Vec<HoldId>,
     downgrading: Option<Downgrading>,
-    /// The other owners, if this is the first holding of its lease.
-    group: Group<Holding>,
 }
 
 /// The task that makes the lease shared. It is notified when it may have something to do: also when the lease has ended,
@@ -102,12 +97,6 @@ impl Others {
     }
 }
 
-impl Held for Holding {
-    fn owner(&self) -> Owner {
-        self.grant.owner()
-    }
-}
-
 impl Holding {
     pub(super) fn new(grant: Arc<Grant>, claim: &Claim) -> Self {
         Self {
@@ -115,41 +104,6 @@ impl Holding {
             pick_up_by: claim.deadline.moment().filter(|_| claim.grouped),
             others: None,
         }
-    }
-
-    pub(super) fn group(&self) -> Option<&Group<Self>> {
-        self.others.as_ref().map(|others| &others.group)
-    }
-
-    pub(super) fn group_mut(&mut self) -> Option<&mut Group<Self>> {
-        self.others.as_mut().map(|others| &mut others.group)
-    }
-
-    pub(super) fn make_group(&mut self) -> &mut Group<Self> {
-        &mut self.others.get_or_insert_default().group
-    }
-
-    /// Returns the holds of this owner, if this is the first holding of its lease.
-    pub(super) fn of_owner(&mut self, owner: Owner) -> Option<&mut Self> {
-        if self.grant.owner() == owner {
-            return Some(self);
-        }
-        self.group_mut()?.readers.get_mut(owner)
-    }
-
-    /// Returns the holds of this grant, if this is the first holding of its lease.
-    #[inline(always)]
-    pub(super) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut Self> {
-        if Arc::ptr_eq(&self.grant, grant) {
-            return Some(self);
-        }
-        self.find_reader(grant)
-    }
-
-    #[cold]
-    fn find_reader(&mut self, grant: &Arc<Grant>) -> Option<&mut Self> {
-        let holding = self.group_mut()?.readers.get_mut(grant.owner());
-        holding.filter(|holding| Arc::ptr_eq(&holding.grant, grant))
     }
 
     /// Sets the deadline by which the acquire has to pick up its hold. It may not be polled any more.
@@ -262,13 +216,12 @@ impl Holding {
         self.nest_alike();
     }
 
-    /// Returns `true` if a further hold would be like the others: under the terms of `lease`, and with the same limit.
-    pub(super) fn is_like(&self, claim: &Claim, lease: &Lease, now: Moment) -> bool {
-        let terms = claim.terms;
-        terms.renewed
+    /// Returns `true` if a further hold would be like the others, which have the terms of the lease: renewed, and with the
+    /// same limit.
+    pub(super) fn is_like(&self, claim: &Claim, now: Moment) -> bool {
+        claim.terms.renewed
             && self.listed().is_empty()
-            && lease.lasts_as(terms)
-            && self.grant.limit() == now + terms.max_hold
+            && self.grant.limit() == now + claim.terms.max_hold
     }
 
     /// Returns the holds if they are not alike.
@@ -308,8 +261,9 @@ impl Holding {
         others.is_some_and(|others| others.unnest(hold))
     }
 
-    /// Starts `max_hold` of this hold now. Returns `true` if the holds are listed.
-    pub(super) fn limit_hold(&mut self, claim: &Claim, lease: &Lease, now: Moment) -> bool {
+    /// Starts `max_hold` of this hold now. `alike` is the end of the holds while they are alike. Returns `true` if they
+    /// are listed.
+    pub(super) fn limit_hold(&mut self, claim: &Claim, alike: End, now: Moment) -> bool {
         let (hold, limit) = (claim.hold, now + claim.terms.max_hold);
         if self.listed().is_empty() {
             if self.grant.holds() == 1 {
@@ -321,7 +275,7 @@ impl Holding {
             }
         }
         let is_first = self.is_first(hold);
-        let mut holds = self.list(End::of_alike(lease)).iter_mut();
+        let mut holds = self.list(alike).iter_mut();
         let fits = |it: &&mut Hold| it.name == Name::Id(hold) || it.name == Name::Alike;
         // The first hold is the oldest.
         let held = if is_first {

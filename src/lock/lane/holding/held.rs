@@ -48,9 +48,9 @@ impl Lane {
         // A withdrawn grant has no holds left.
         let holds = grant.holds().saturating_sub(1);
         let held = match &mut self.phase {
-            Phase::Held(Tenure { lease, first }) => {
-                let holding = first.find(grant);
-                holding.map(|holding| (lease.expires_at(), holding))
+            Phase::Held(tenure) => {
+                let until = tenure.lease.expires_at();
+                tenure.find(grant).map(|holding| (until, holding))
             }
             _ => None,
         };

@@ -2,24 +2,14 @@
 
 use hashbrown::HashTable;
 
+use super::Holding;
 use crate::Owner;
 
-/// The holds of one owner.
-pub(in crate::lock::lane) trait Held {
-    fn owner(&self) -> Owner;
-}
-
 /// By owner, which each grant contains. A map would store it twice, and thousands of owners can share a lease.
-#[derive(Debug)]
-pub(in crate::lock::lane) struct Readers<T>(HashTable<T>);
+#[derive(Debug, Default)]
+pub(in crate::lock::lane) struct Readers(HashTable<Holding>);
 
-impl<T> Default for Readers<T> {
-    fn default() -> Self {
-        Self(HashTable::new())
-    }
-}
-
-impl<T: Held> Readers<T> {
+impl Readers {
     pub(in crate::lock::lane) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -28,37 +18,33 @@ impl<T: Held> Readers<T> {
         self.0.len()
     }
 
-    pub(in crate::lock::lane) fn get_mut(&mut self, owner: Owner) -> Option<&mut T> {
-        self.0.find_mut(hash(owner), |it| is_of(it, owner))
+    pub(in crate::lock::lane) fn get_mut(&mut self, owner: Owner) -> Option<&mut Holding> {
+        self.0.find_mut(hash(owner), |it| it.grant.owner() == owner)
     }
 
-    pub(in crate::lock::lane) fn insert(&mut self, held: T) {
-        let hash_of = |it: &T| hash(it.owner());
+    pub(in crate::lock::lane) fn insert(&mut self, held: Holding) {
+        let hash_of = |it: &Holding| hash(it.grant.owner());
         self.0.insert_unique(hash_of(&held), held, hash_of);
     }
 
-    pub(in crate::lock::lane) fn remove(&mut self, owner: Owner) -> Option<T> {
-        let found = self.0.find_entry(hash(owner), |it| is_of(it, owner));
+    pub(in crate::lock::lane) fn remove(&mut self, owner: Owner) -> Option<Holding> {
+        let found = (self.0).find_entry(hash(owner), |it| it.grant.owner() == owner);
         Some(found.ok()?.remove().0)
     }
 
     /// Removes any of them.
-    pub(in crate::lock::lane) fn pop(&mut self) -> Option<T> {
-        let owner = self.iter().next()?.owner();
+    pub(in crate::lock::lane) fn pop(&mut self) -> Option<Holding> {
+        let owner = self.iter().next()?.grant.owner();
         self.remove(owner)
     }
 
-    pub(in crate::lock::lane) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(in crate::lock::lane) fn iter(&self) -> impl Iterator<Item = &Holding> {
         self.0.iter()
     }
 
-    pub(in crate::lock::lane) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(in crate::lock::lane) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holding> {
         self.0.iter_mut()
     }
-}
-
-fn is_of(held: &impl Held, owner: Owner) -> bool {
-    held.owner() == owner
 }
 
 /// The numbers of owners are consecutive. The multiplication distributes them over all bits, of which the table uses the

@@ -17,9 +17,10 @@ use crate::{ErrorKind, LockKey, Owner};
 #[derive(Debug)]
 pub(in crate::lock::lane) struct Tenure {
     pub(in crate::lock::lane) lease: Lease,
-    /// The owner for which the tenure began, or another one after it released. It keeps the [`Group`], so that an
-    /// exclusive lease needs no space for one.
+    /// The owner for which the tenure began, or another one after it released.
     pub(in crate::lock::lane) first: Holding,
+    /// The other owners. Boxed because an exclusive lease has none.
+    group: Option<Box<Group>>,
 }
 
 impl Tenure {
@@ -39,6 +40,7 @@ impl Tenure {
         Self {
             first: Holding::new(grant, claim),
             lease,
+            group: None,
         }
     }
 
@@ -47,29 +49,53 @@ impl Tenure {
         &self.first.grant
     }
 
+    fn holdings(&self) -> impl Iterator<Item = &Holding> {
+        let readers = self.group.iter().flat_map(|group| group.readers.iter());
+        std::iter::once(&self.first).chain(readers)
+    }
+
     pub(in crate::lock::lane) fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
-        let readers = self.first.group().into_iter();
-        let readers = readers.flat_map(|group| group.readers.iter());
-        std::iter::once(&self.first)
-            .chain(readers)
-            .map(|holding| &holding.grant)
+        self.holdings().map(|holding| &holding.grant)
     }
 
     pub(in crate::lock::lane) fn owners(&self) -> usize {
-        1 + self.first.group().map_or(0, |group| group.readers.len())
+        1 + self.group.as_ref().map_or(0, |group| group.readers.len())
     }
 
+    /// Returns the holds of this owner.
     pub(in crate::lock::lane) fn of_owner(&mut self, owner: Owner) -> Option<&mut Holding> {
-        self.first.of_owner(owner)
+        if self.first.grant.owner() == owner {
+            return Some(&mut self.first);
+        }
+        self.group.as_mut()?.readers.get_mut(owner)
     }
 
+    /// Returns the holds of this grant.
+    #[inline(always)]
     pub(in crate::lock::lane) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut Holding> {
-        self.first.find(grant)
+        if Arc::ptr_eq(&self.first.grant, grant) {
+            return Some(&mut self.first);
+        }
+        self.find_reader(grant)
+    }
+
+    #[cold]
+    fn find_reader(&mut self, grant: &Arc<Grant>) -> Option<&mut Holding> {
+        let holding = self.group.as_mut()?.readers.get_mut(grant.owner());
+        holding.filter(|holding| Arc::ptr_eq(&holding.grant, grant))
+    }
+
+    fn make_group(&mut self) -> &mut Group {
+        let granted_at = self.first.grant.granted_at();
+        let group = self
+            .group
+            .get_or_insert_with(|| Box::new(Group::new(granted_at)));
+        &mut *group
     }
 
     #[inline]
     pub(in crate::lock::lane) fn has_readers(&self) -> bool {
-        (self.first.group()).is_some_and(|group| !group.readers.is_empty())
+        (self.group.as_ref()).is_some_and(|group| !group.readers.is_empty())
     }
 
     /// Adds a hold to the grant of its owner. Returns that grant, or why the owner gets no further hold. Returns `None`
@@ -84,13 +110,13 @@ impl Tenure {
         if claim.is_owner_fresh {
             return None;
         }
-        let Self { lease, first } = self;
-        let holding = first.of_owner(claim.owner)?;
-        if let Some(kind) = holding.refuses(claim, lease.mode()) {
+        let (mode, lasts) = (self.lease.mode(), self.lease.lasts_as(claim.terms));
+        let holding = self.of_owner(claim.owner)?;
+        if let Some(kind) = holding.refuses(claim, mode) {
             return Some(Err(kind));
         }
         let grant = Arc::clone(&holding.grant);
-        if holding.is_like(claim, lease, now) {
+        if lasts && holding.is_like(claim, now) {
             holding.nest_alike();
         } else {
             self.nest_other(claim, now);
@@ -114,7 +140,7 @@ impl Tenure {
         if self.has_readers() {
             self.first.spell_out(alike);
         }
-        if let Some(group) = self.first.group_mut() {
+        if let Some(group) = &mut self.group {
             group.is_mixed = true;
             let readers = group.readers.iter_mut();
             readers.for_each(|reader| reader.spell_out(alike));
@@ -123,20 +149,17 @@ impl Tenure {
 
     /// Applies the terms of all holds to the lease. `alike` is the end of holds that are not listed.
     fn follow_holds(&mut self, alike: End, now: Moment) {
-        let Self { lease, first } = self;
-        let readers = first.group().into_iter();
-        let readers = readers.flat_map(|group| group.readers.iter());
-        let end = readers.fold(first.end(alike), |end, reader| end.max(reader.end(alike)));
-        match end {
-            End::Renewed(ttl) => lease.want_always(ttl, now),
-            End::At(end) => lease.want_until(end, now),
+        let ends = self.holdings().map(|holding| holding.end(alike));
+        match ends.reduce(End::max).unwrap_or(alike) {
+            End::Renewed(ttl) => self.lease.want_always(ttl, now),
+            End::At(end) => self.lease.want_until(end, now),
         }
         self.ask_again(now);
     }
 
     /// Makes a renewal due soon if its reply decides whether owners may join, whatever the holds require.
     pub(in crate::lock::lane) fn ask_again(&mut self, now: Moment) {
-        if self.first.group().is_some_and(Group::awaits_reply) {
+        if self.group.as_deref().is_some_and(Group::awaits_reply) {
             self.lease.ask(now + ASK_AGAIN);
         }
     }
@@ -173,9 +196,9 @@ impl Tenure {
         claim: &Claim,
         now: Moment,
     ) {
-        let Self { lease, first } = self;
-        let holding = first.find(grant);
-        if holding.is_some_and(|holding| holding.limit_hold(claim, lease, now)) {
+        let alike = End::of_alike(&self.lease);
+        let holding = self.find(grant);
+        if holding.is_some_and(|holding| holding.limit_hold(claim, alike, now)) {
             self.follow_others(grant, now);
         } else if self.has_readers() {
             self.expect_end_of(grant.owner());
@@ -186,12 +209,10 @@ impl Tenure {
 
     /// Returns `true` if the owner of `claim` may share the lease.
     pub(in crate::lock::lane) fn admits(&self, claim: &Claim, now: Moment) -> bool {
-        let Self { lease, first } = self;
-        let is_open = || first.group().is_none_or(|group| group.is_open(now));
-        lease.mode() == Mode::Shared
+        self.lease.mode() == Mode::Shared
             && claim.terms.mode == Mode::Shared
-            && is_open()
-            && lease.may_be_joined(claim.terms, now)
+            && (self.group.as_ref()).is_none_or(|group| group.is_open(now))
+            && self.lease.may_be_joined(claim.terms, now)
     }
 
     /// Adds an owner that shares the lease. It has the token of the others.
@@ -207,18 +228,16 @@ impl Tenure {
             self.spell_out(alike);
             self.first.spell_out(alike);
         }
-        let Self { lease, first } = self;
-        let joined = grant(key, lease, Via::HandOff, claim, now);
+        let joined = grant(key, &self.lease, Via::HandOff, claim, now);
         let mut holding = Holding::new(Arc::clone(&joined), claim);
         if !is_alike {
             holding.spell_out(End::of(claim, now));
         }
-        let granted_at = first.grant.granted_at();
-        let group = first.make_group();
+        let group = self.make_group();
         group.is_mixed |= !is_alike;
         group.expect_end(holding.own_end());
         group.readers.insert(holding);
-        let asks = group.asks(granted_at, now);
+        let asks = group.asks(now);
         if !is_alike {
             self.follow_holds(alike, now);
         }
@@ -235,7 +254,7 @@ impl Tenure {
         };
         holding.expect_pick_up(claim);
         let own_end = holding.own_end();
-        if let Some(group) = self.first.group_mut() {
+        if let Some(group) = &mut self.group {
             group.expect_end(own_end);
         }
     }
@@ -248,18 +267,17 @@ impl Tenure {
 
     #[cold]
     fn remove_reader(&mut self, owner: Owner, now: Moment) -> bool {
-        let Some(group) = self.first.group_mut() else {
+        let Some(group) = &mut self.group else {
             return false;
         };
         if group.readers.remove(owner).is_none() {
-            let Some(mut next) = group.readers.pop() else {
+            let Some(next) = group.readers.pop() else {
                 unreachable!("BUG: a reader was just found");
             };
-            std::mem::swap(next.make_group(), group);
             self.first = next;
         }
         // Thousands of owners may share a lease, mostly under the same terms.
-        if self.first.group().is_some_and(|group| group.is_mixed) {
+        if group.is_mixed {
             let alike = End::of_alike(&self.lease);
             self.follow_holds(alike, now);
         }
@@ -275,7 +293,7 @@ impl Tenure {
     /// Applies the reply to a renewal that was sent at `sent_at`: owners join while no other process waits.
     pub(in crate::lock::lane) fn set_wanted(&mut self, wanted: bool, sent_at: Moment) {
         if self.lease.mode() == Mode::Shared {
-            self.first.make_group().replied(sent_at, wanted);
+            self.make_group().replied(sent_at, wanted);
             if wanted {
                 self.lease.retire();
             }
@@ -295,7 +313,7 @@ impl Tenure {
             return false;
         }
         let mut owners = vec![self.first.grant.owner()];
-        if let Some(group) = self.first.group_mut() {
+        if let Some(group) = &mut self.group {
             group.readers_end = None;
             owners.extend(group.readers.iter().map(|it| it.grant.owner()));
         }
@@ -333,7 +351,7 @@ impl Tenure {
 
     fn expect_end_of(&mut self, owner: Owner) {
         let own_end = self.of_owner(owner).map(|holding| holding.own_end());
-        if let (Some(at), Some(group)) = (own_end, self.first.group_mut()) {
+        if let (Some(at), Some(group)) = (own_end, &mut self.group) {
             group.expect_end(at);
         }
     }
@@ -361,7 +379,7 @@ impl Tenure {
     /// Returns when the first of its holds ends without further events, or earlier.
     pub(in crate::lock::lane) fn ends_by(&self) -> Moment {
         let first = self.first.ends_by();
-        let readers = self.first.group().and_then(|group| group.readers_end);
+        let readers = self.group.as_ref().and_then(|group| group.readers_end);
         readers.map_or(first, |readers| readers.min(first))
     }
 }

@@ -16,9 +16,9 @@ pub(in crate::lock::lane) const ASK_AGAIN: Duration = Duration::from_millis(250)
 const JOIN_WITHOUT_REPLY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub(in crate::lock::lane) struct Group<T> {
+pub(in crate::lock::lane) struct Group {
     /// The owners besides the first one, which share the lease.
-    pub(in crate::lock::lane) readers: Readers<T>,
+    pub(in crate::lock::lane) readers: Readers,
     /// A time at or before which the first of these ends, without its release or the end of the lease.
     pub(in crate::lock::lane) readers_end: Option<Moment>,
     /// Whether the owners may have asked for different terms.
@@ -27,12 +27,9 @@ pub(in crate::lock::lane) struct Group<T> {
 }
 
 /// Whether further owners may join a shared lease.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Joining {
-    /// No reply since the grant.
-    #[default]
-    Fresh,
-    /// No process waited, according to a reply to a command that was sent then.
+    /// No process waited, according to the grant, or to a reply to a command that was sent then.
     Open(Moment),
     /// The same, and a renewal has been due since then.
     Asking(Moment),
@@ -40,22 +37,21 @@ enum Joining {
     Closed,
 }
 
-impl<T> Default for Group<T> {
-    fn default() -> Self {
+impl Group {
+    /// Creates the group of a lease that was granted then.
+    pub(in crate::lock::lane) fn new(granted_at: Moment) -> Self {
         Self {
             readers: Readers::default(),
             readers_end: None,
             is_mixed: false,
-            joining: Joining::default(),
+            joining: Joining::Open(granted_at),
         }
     }
-}
 
-impl<T> Group<T> {
     /// Returns `true` if an owner may join at `now`.
     pub(in crate::lock::lane) fn is_open(&self, now: Moment) -> bool {
         match self.joining {
-            Joining::Fresh | Joining::Open(_) => true,
+            Joining::Open(_) => true,
             Joining::Asking(since) => now < since + JOIN_WITHOUT_REPLY,
             Joining::Closed => false,
         }
@@ -66,16 +62,9 @@ impl<T> Group<T> {
         matches!(self.joining, Joining::Asking(_) | Joining::Closed)
     }
 
-    /// Records that an owner joins a lease granted at `granted_at`. Returns `true` if a renewal is due.
-    pub(in crate::lock::lane) fn asks(&mut self, granted_at: Moment, now: Moment) -> bool {
-        if self.joining == Joining::Fresh {
-            self.joining = Joining::Open(granted_at);
-        }
-        let replied = match self.joining {
-            Joining::Open(replied) => replied,
-            Joining::Fresh | Joining::Asking(_) | Joining::Closed => return false,
-        };
-        let asks = now >= replied + ASK_AFTER;
+    /// Records that an owner joins the lease. Returns `true` if a renewal is due.
+    pub(in crate::lock::lane) fn asks(&mut self, now: Moment) -> bool {
+        let asks = matches!(self.joining, Joining::Open(replied) if now >= replied + ASK_AFTER);
         if asks {
             self.joining = Joining::Asking(now);
         }
