@@ -9,7 +9,6 @@
 
 mod early_poll;
 mod pause;
-mod turn;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

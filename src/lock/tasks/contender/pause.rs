@@ -8,6 +8,7 @@ use super::{AcquireLoop, watch};
 use crate::backend::Hint;
 use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
+use crate::lock::engine::line::LONGEST_IN_LINE;
 use crate::lock::lane::Seen;
 use crate::lock::lease::LeaseNumber;
 use crate::observe::WokenBy;
@@ -35,6 +36,26 @@ pub(super) const AT_ONCE: u32 = 8;
 pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
 impl AcquireLoop {
+    /// Waits for a turn to contend for a permit: at most for [`LONGEST_IN_LINE`], or until the last attempt of the
+    /// waiter. The wait has no jitter, so loops that end it stay in order. Returns `false` if no waiter is left.
+    pub(super) async fn take_turn(&mut self) -> bool {
+        let turn = self.engine.home.line.of(&self.key).acquire_owned();
+        let until = self.engine.now() + LONGEST_IN_LINE;
+        // A hint is for the loops with a turn.
+        self.hears = false;
+        let goes_on = tokio::select! {
+            biased;
+            turn = turn => {
+                self.turn = turn.ok();
+                true
+            }
+            goes_on = self.pause(until, true) => goes_on,
+        };
+        self.hears = true;
+        self.woken_by = None;
+        goes_on
+    }
+
     /// Waits for a hint, for `again_at`, or for the last attempt of the first waiter. Returns `false` if
     /// no attempt is needed: no waiter is left, and the lane is idle.
     pub(super) async fn pause(&mut self, mut again_at: Moment, last_attempt: bool) -> bool {
