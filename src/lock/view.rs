@@ -160,14 +160,11 @@ impl LockManager {
             top: BTreeMap::new(),
             added: 0,
         };
-        let (mut counting, mut expired) = (Counting::default(), Vec::new());
+        let mut counting = Counting::at(first.now);
         let mut permits = KeyMap::<Summary>::default();
         let mut look = |key: &LockKey, lane: &Lane| {
-            if lane.is_return_over(first.now) {
-                expired.push(key.clone());
-            }
             counting.add(key, lane);
-            counting.add_times(lane, first.now);
+            counting.add_times(lane);
             let summary = Summary::of(lane);
             if key.is_of_permit() {
                 let permits = permits.entry(key.stored().clone()).or_default();
@@ -189,7 +186,6 @@ impl LockManager {
             first.add(&key, permits.and(others));
         }
         let mut counts = counting.finish(&engine.lanes);
-        engine.forget(&expired, first.now);
         counts.unreleased += engine.unresolved();
         Walk {
             counts,

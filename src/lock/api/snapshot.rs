@@ -50,8 +50,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(in crate::lock) fn of(engine: &Arc<Engine>) -> Self {
-        engine.forget_expired();
-        let counts = Counts::of(&engine.lanes);
+        let counts = Counts::of(&engine.lanes, engine.now());
         Self {
             held: counts.held,
             exclusive: counts.exclusive,

@@ -77,7 +77,6 @@ impl Engine {
     }
 
     fn gauges(self: &Arc<Self>) -> Gauges {
-        self.forget_expired();
         let now = self.now();
         let mut gauges = Gauges {
             held: [[0; Mode::COUNT]; Name::COUNT],
@@ -89,7 +88,7 @@ impl Engine {
             watchdog_lag: self.tally.watchdog_lag(),
         };
         self.lanes.inspect_all(|_, lane| {
-            gauges.unreleased += usize::from(lane.is_returning());
+            gauges.unreleased += usize::from(lane.is_unreleased(now));
             let mode = lane.mode() as usize;
             for grant in lane.holders() {
                 gauges.held[grant.name().number()][mode] += 1;

@@ -258,9 +258,10 @@ impl Lane {
         matches!(self.phase, Phase::Returning(_))
     }
 
-    /// Returns `true` if [`forget_if_expired`](Self::forget_if_expired) may change something.
-    pub(in crate::lock) fn is_return_over(&self, now: Moment) -> bool {
-        matches!(&self.phase, Phase::Returning(returning) if now >= returning.next_end())
+    /// Returns `true` if a lease is being returned that the backend may still hold. Nothing ends its return after that
+    /// if the home has ended.
+    pub(in crate::lock) fn is_unreleased(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Returning(returning) if now < returning.forget_at)
     }
 
     /// Returns the lease that is held or being returned.

@@ -7,7 +7,6 @@ use super::Lanes;
 use crate::LockKey;
 use crate::backend::Mode;
 use crate::key::KeyMap;
-#[cfg(feature = "dashboard")]
 use crate::lock::clock::Moment;
 use crate::lock::lane::Lane;
 
@@ -31,8 +30,9 @@ pub(crate) struct Counts {
 }
 
 /// The totals of the lanes that were read so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::lock) struct Counting {
+    now: Moment,
     counts: Counts,
     /// The keys of the permits.
     permits: KeyMap<Once>,
@@ -41,9 +41,9 @@ pub(in crate::lock) struct Counting {
 /// What counts once for a key: whether it has a lane, is held, is in the queue of the backend, and is shown.
 type Once = [bool; 4];
 
-fn once(lane: &Lane) -> Once {
+fn once(lane: &Lane, now: Moment) -> Once {
     [
-        !lane.is_yielding(),
+        !lane.is_yielding() && (!lane.is_returning() || lane.is_unreleased(now)),
         lane.is_held(),
         lane.has_place(),
         lane.is_shown(),
@@ -51,16 +51,25 @@ fn once(lane: &Lane) -> Once {
 }
 
 impl Counting {
+    /// Begins to count the lanes as they are at `now`.
+    pub(in crate::lock) fn at(now: Moment) -> Self {
+        Self {
+            now,
+            counts: Counts::default(),
+            permits: KeyMap::default(),
+        }
+    }
+
     pub(in crate::lock) fn add(&mut self, key: &LockKey, lane: &Lane) {
         let counts = &mut self.counts;
         counts.waiting += lane.waiters();
-        counts.unreleased += usize::from(lane.is_returning());
+        counts.unreleased += usize::from(lane.is_unreleased(self.now));
         *match lane.mode() {
             Mode::Exclusive => &mut counts.exclusive,
             Mode::Shared => &mut counts.shared,
             Mode::Permit => &mut counts.permits,
         } += lane.owners();
-        let once = once(lane);
+        let once = once(lane, self.now);
         if key.is_of_permit() {
             let permits = self.permits.entry(key.stored().clone()).or_default();
             *permits = std::array::from_fn(|at| permits[at] | once[at]);
@@ -70,8 +79,8 @@ impl Counting {
     }
 
     #[cfg(feature = "dashboard")]
-    pub(in crate::lock) fn add_times(&mut self, lane: &Lane, now: Moment) {
-        let counts = &mut self.counts;
+    pub(in crate::lock) fn add_times(&mut self, lane: &Lane) {
+        let (now, counts) = (self.now, &mut self.counts);
         // Mostly the first waiter waits longest, and a queue can be long.
         let waited = lane.claims().next().map(|claim| now.since(claim.since));
         counts.oldest_wait = counts.oldest_wait.max(waited);
@@ -83,12 +92,15 @@ impl Counting {
     /// Returns the totals after all lanes.
     pub(in crate::lock) fn finish(self, lanes: &Lanes) -> Counts {
         let Self {
+            now,
             mut counts,
             permits,
         } = self;
         for (key, permits) in permits {
             // Acquires in other modes have a lane that was counted.
-            let counted = lanes.inspect(&key, once).unwrap_or_default();
+            let counted = lanes
+                .inspect(&key, |lane| once(lane, now))
+                .unwrap_or_default();
             counts.add_key(std::array::from_fn(|at| permits[at] & !counted[at]));
         }
         counts
@@ -97,8 +109,8 @@ impl Counting {
 
 impl Counts {
     /// Counts all lanes.
-    pub(in crate::lock) fn of(lanes: &Lanes) -> Self {
-        let mut counting = Counting::default();
+    pub(in crate::lock) fn of(lanes: &Lanes, now: Moment) -> Self {
+        let mut counting = Counting::at(now);
         lanes.inspect_all(|key, lane| counting.add(key, lane));
         counting.finish(lanes)
     }

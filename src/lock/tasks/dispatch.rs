@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::contender::AcquireLoop;
 use super::first_attempt::FirstAttempt;
 use super::{releaser, resolver, watchdog};
-use crate::lock::clock::{Moment, Span};
+use crate::lock::clock::Span;
 use crate::lock::engine::unresolved::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::Lane;
@@ -116,26 +116,6 @@ impl Engine {
     pub(in crate::lock) fn resolve(self: &Arc<Self>, key: &LockKey, lease: LeaseNumber, ttl: Span) {
         let lease = UnknownLease::attempted(lease, self.now() + ttl);
         resolver::add(self, key, lease);
-    }
-
-    /// Drops the expired leases that a home that has ended did not return.
-    pub(in crate::lock) fn forget_expired(self: &Arc<Self>) {
-        let now = self.now();
-        // Few lanes are expired.
-        let mut expired = Vec::new();
-        self.lanes.inspect_all(|key, lane| {
-            if lane.is_return_over(now) {
-                expired.push(key.clone());
-            }
-        });
-        self.forget(&expired, now);
-    }
-
-    /// As [`forget_expired`](Self::forget_expired), for these lanes.
-    pub(in crate::lock) fn forget(self: &Arc<Self>, expired: &[LockKey], now: Moment) {
-        for key in expired {
-            self.event(key, |lane, effects| lane.forget_if_expired(now, effects));
-        }
     }
 
     /// Rejects new acquires, and the waiters of this stage of the shutdown.

@@ -214,7 +214,7 @@ impl Lane {
 
     /// Ends the return of a lease that must have expired, because its task ended with its runtime or does
     /// not run. Its `release` future ends when the lease expires, even if there is time for a late release.
-    pub(in crate::lock) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
+    pub(in crate::lock::lane) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
         let Phase::Returning(returning) = &mut self.phase else {
             return;
         };

@@ -91,9 +91,9 @@ fn endless_return_is_reported_unavailable() {
             lane.pass(RESPONSE_TIMEOUT + 10 * MS);
             assert!(matches!(work(&mut lane.look().1), Work::ReturnAgain(_)));
         }
-        assert!(!lane.lane.is_return_over(lane.now));
+        assert!(lane.lane.is_unreleased(lane.now));
         lane.now = lane.next_look();
-        assert!(lane.lane.is_return_over(lane.now));
+        assert!(!lane.lane.is_unreleased(lane.now));
         let (due, effects) = lane.look();
         assert!(due.is_none());
         let outcome = effects.reports[0].1.as_ref().map_err(Error::kind);
