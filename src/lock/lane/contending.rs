@@ -16,7 +16,6 @@ use super::state::{Contender, Contending, First, Lane, Phase, Seen, YIELDING};
 use crate::lock::clock::Moment;
 use crate::lock::lease::claim::{Claim, Ticket};
 use crate::lock::lease::grant::Grant;
-use crate::lock::lease::place::QueuePlace;
 use crate::lock::lease::yielded::Yielded;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::Via;
@@ -136,16 +135,14 @@ impl Lane {
             return;
         }
         self.reject_if(effects, |_| error.clone(), |_| true);
-        self.replace_task(now, effects);
+        self.leave_backend(effects);
+        self.stop_contending(now);
     }
 
-    /// Replaces a task that does not run by an acquire loop, if a waiter is left.
+    /// Replaces a first attempt that does not run by an acquire loop, if a waiter is left.
     pub(super) fn replace_task(&mut self, now: Moment, effects: &mut Effects) {
-        let place = self.end_task(effects);
+        self.leave_backend(effects);
         if self.first(now, effects).is_none() {
-            if let Some(place) = place {
-                effects.leave(place.lease);
-            }
             return self.stop_contending(now);
         }
         let Phase::Contending(contending) = &mut self.phase else {
@@ -157,7 +154,7 @@ impl Lane {
         {
             self.begin_to_wait(waiter, now);
         }
-        self.contend(seen, Yielded::behind(place), now, effects);
+        self.contend(seen, Yielded::ToNobody, now, effects);
     }
 
     /// Applies an attempt in an idle lane that a backend in this process granted at once.
@@ -225,38 +222,18 @@ impl Lane {
         self.replace_task(now, effects);
     }
 
-    /// Ends a task that another one replaces. Returns the place in the queue of the backend, for the other one.
-    ///
-    /// If an attempt is in flight, its lease is released instead: the ended task may yet receive the grant.
-    fn end_task(&mut self, effects: &mut Effects) -> Option<QueuePlace> {
+    /// Leaves the queue of the backend. The lease of an attempt in flight is released: its task may yet receive the grant.
+    pub(super) fn leave_backend(&mut self, effects: &mut Effects) {
         let Phase::Contending(contending) = &mut self.phase else {
-            return None;
+            return;
         };
-        let place = contending.place.take();
-        if let Some((lease, ttl)) = contending.attempt.take() {
-            let ttl = unanswered(ttl);
-            effects.work.push(Work::Resolve { lease, ttl });
-            return None;
-        }
-        place
-    }
-
-    /// Leaves the queue of the backend.
-    pub(super) fn leave_place(&mut self, effects: &mut Effects) {
-        if let Phase::Contending(contending) = &mut self.phase
-            && let Some(place) = contending.place.take()
-        {
-            effects.leave(place.lease);
-        }
-    }
-
-    pub(super) fn is_suspect(&self) -> bool {
-        matches!(&self.phase, Phase::Contending(contending) if contending.suspect)
-    }
-
-    pub(super) fn pass_suspicion_on(&self, lease: &mut Lease, now: Moment) {
-        if self.is_suspect() {
-            lease.mark_suspect(now);
+        match (contending.attempt.take(), contending.place.take()) {
+            (Some((lease, ttl)), _) => {
+                let ttl = unanswered(ttl);
+                effects.work.push(Work::Resolve { lease, ttl });
+            }
+            (None, Some(place)) => effects.leave(place.lease),
+            (None, None) => {}
         }
     }
 }

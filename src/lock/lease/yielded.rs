@@ -25,17 +25,6 @@ impl Yielded {
         notified_behind: None,
     };
 
-    /// Returns the queue, if this process has a place there.
-    pub(in crate::lock) fn behind(place: Option<QueuePlace>) -> Self {
-        match place {
-            Some(_) => Self::ToQueue {
-                place,
-                notified_behind: None,
-            },
-            None => Self::ToNobody,
-        }
-    }
-
     /// Returns for whom a backend released a lease without a count of other processes.
     pub(in crate::lock) fn by(released: Released) -> Self {
         match released {

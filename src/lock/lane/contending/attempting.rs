@@ -56,7 +56,7 @@ impl Lane {
         let place = self.driven_by(own)?.place;
         // The waiters of another mode or limit have left.
         if place.is_some_and(|place| (place.mode, place.limit) != (terms.mode, terms.limit)) {
-            self.leave_place(effects);
+            self.leave_backend(effects);
         }
         let place = self.driven_by(own)?.place;
         let lease = place.map_or(fresh, |place| place.lease);
@@ -72,7 +72,6 @@ impl Lane {
         effects: &mut Effects,
     ) -> Option<Pause> {
         let deadline = self.whom_to_serve(own, now, effects)?.deadline.moment();
-        self.driven_by(own)?.attempt = None;
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
@@ -89,7 +88,7 @@ impl Lane {
         self.driven_by(own)?;
         let first = self.first(now, effects).copied();
         if first.is_none() {
-            self.leave_place(effects);
+            self.leave_backend(effects);
             self.stop_contending(now);
         }
         first
@@ -111,10 +110,12 @@ impl Lane {
             effects.work.push(Work::Resolve { lease, ttl });
             return;
         };
+        if contending.suspect {
+            lease.mark_suspect(now);
+        }
         if contending.others_wait {
             lease.take_turns(self.queue.len(), now);
         }
-        self.pass_suspicion_on(&mut lease, now);
         match self.first(now, effects) {
             Some(claim) if lease.fits(claim.terms) => {
                 self.hand_to_first(key, lease, Via::Backend, now, effects);
@@ -171,11 +172,12 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        if self.driven_by(own).is_none() {
+        let Some(contending) = self.driven_by(own) else {
             return;
-        }
+        };
+        contending.attempt = None;
         self.reject_if(effects, |_| error.clone(), |claim| claim.terms.mode == mode);
-        self.leave_place(effects);
+        self.leave_backend(effects);
         if self.queue.is_empty() {
             self.phase = Phase::Idle;
         } else {

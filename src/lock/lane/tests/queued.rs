@@ -92,26 +92,28 @@ fn permanent_error_leaves_queue() {
     leaves(&mut effects, 3);
 }
 
-/// Drops the task with its runtime.
-fn abandon(lane: &mut TestLane, wakeup: &Contender) -> Effects {
-    let (drove, effects) = lane.event(|lane, now, effects| lane.abandon(wakeup, now, effects));
-    assert!(drove && effects.rejections.is_empty());
+/// Drops the task with its home, and returns the effects besides this number of rejections.
+fn abandon(lane: &mut TestLane, wakeup: &Contender, waiters: usize) -> Effects {
+    let error = Error::new(ErrorKind::Unavailable);
+    let ((), mut effects) =
+        lane.event(|lane, now, effects| lane.abandon_all(wakeup, &error, now, effects));
+    assert_eq!(std::mem::take(&mut effects.rejections).len(), waiters);
     effects
 }
 
 #[test]
-fn dropped_task_hands_place_on() {
+fn dropped_task_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     lane.enqueue(claim(2, RENEWED));
-    let next = contends(&mut abandon(&mut lane, &wakeup));
-    assert_eq!(contend_as(&mut lane, &next, 4), Some(number(3)));
+    leaves(&mut abandon(&mut lane, &wakeup, 2), 3);
+    assert!(lane.lane.is_idle());
 }
 
 #[test]
 fn dropped_task_without_waiters_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     assert!(lane.lane.leave(1));
-    leaves(&mut abandon(&mut lane, &wakeup), 3);
+    leaves(&mut abandon(&mut lane, &wakeup, 0), 3);
     assert!(lane.lane.is_idle());
 }
 
@@ -121,15 +123,8 @@ fn dropped_attempt_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     lane.enqueue(claim(2, RENEWED));
     assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
-    let mut effects = abandon(&mut lane, &wakeup);
-    let Work::Contend { wakeup: next, .. } = effects.work.remove(1) else {
-        panic!("{effects:?}");
-    };
-    leaves(&mut effects, 3);
-    assert_eq!(
-        contend_as(&mut lane, &Contender::Loop(next), 5),
-        Some(number(5))
-    );
+    leaves(&mut abandon(&mut lane, &wakeup, 2), 3);
+    assert!(lane.lane.is_idle());
 }
 
 #[test]
@@ -198,7 +193,7 @@ fn dropped_loop_leaves_turn_to_others() {
         let (mut lane, wakeup) = waiting_after_transfer();
         lane.pass(passes);
         assert!(lane.lane.leave(2));
-        assert!(abandon(&mut lane, &wakeup).is_empty());
+        assert!(abandon(&mut lane, &wakeup, 0).is_empty());
         assert_eq!(lane.lane.is_yielding(), yields);
         assert_eq!(lane.lane.is_idle(), !yields);
     }
@@ -245,7 +240,7 @@ fn lane_is_idle_soon_after_transfer() {
 fn waiters_contend_under_place_behind_others() {
     let (mut lane, grant) = TestLane::held(FIXED);
     let _answer = lane.enqueue(claim(2, RENEWED));
-    let place = Yielded::behind(Some(place(9)));
+    let place = behind(place(9));
     let wakeup = contends(&mut yield_to(&mut lane, &grant, place));
     assert_eq!(contend_as(&mut lane, &wakeup, 10), Some(number(9)));
 }
@@ -253,18 +248,26 @@ fn waiters_contend_under_place_behind_others() {
 #[test]
 fn place_without_waiters_is_left() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    let place = Yielded::behind(Some(place(9)));
+    let place = behind(place(9));
     leaves(&mut yield_to(&mut lane, &grant, place), 9);
 }
 
 #[test]
 fn place_in_late_reply_is_left() {
     let mut lane = TestLane::idle();
-    let place = Yielded::behind(Some(place(9)));
+    let place = behind(place(9));
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.returned(number(1), Ok(()), place, now, effects);
     });
     leaves(&mut effects, 9);
+}
+
+/// Returns the queue with this place.
+fn behind(place: QueuePlace) -> Yielded {
+    Yielded::ToQueue {
+        place: Some(place),
+        notified_behind: None,
+    }
 }
 
 fn place(lease: u64) -> QueuePlace {

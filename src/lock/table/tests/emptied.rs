@@ -41,7 +41,10 @@ async fn emptied_awaits_work_of_yielding_lane() {
     };
     lanes.with(&key, &mut effects, |lane, effects| {
         return_to(
-            Yielded::behind(Some(place)),
+            Yielded::ToQueue {
+                place: Some(place),
+                notified_behind: None,
+            },
             lane,
             &key,
             &grant,
