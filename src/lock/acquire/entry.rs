@@ -5,19 +5,19 @@ pub(in crate::lock) mod pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Mode;
+use crate::backend::{Acquired, Mode};
 use crate::lock::clock::Moment;
 use crate::lock::engine::line::LONGEST_IN_LINE;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::UNPOLLED;
-use crate::lock::lane::contending::attempt::{Attempt, unanswered};
-use crate::lock::lane::effect::{Effects, Work};
+use crate::lock::lane::contending::attempt::Attempt;
+use crate::lock::lane::effect::Effects;
 use crate::lock::lane::queue::waiter::Given;
 use crate::lock::lane::{Entered, First, Lane, Seen, Waiter};
-use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
-use crate::lock::tasks::command::{Outcome, attempt_now, judge, request};
+use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::tasks::command::request;
 use crate::{Error, ErrorKind, LockKey};
 use pending::PendingAcquire;
 
@@ -201,15 +201,14 @@ fn attempt(
     effects: &mut Effects,
 ) -> Entered {
     let lease = engine.new_lease_id();
-    // A backend in this process replies under the mutex of the lane, so no other event intervenes.
-    let Some(replied) = attempt_now(engine, key, lease, claim.terms, now) else {
+    let request = request(key, lease, claim.terms);
+    let lease = LeaseNumber::of(lease);
+    let Some(immediate) = engine.backend.immediate() else {
         let seat = match engine.reserve_seat(now) {
             Ok(seat) => seat,
             Err(overloaded) => return Entered::Rejected(overloaded),
         };
         let waiter = Waiter::new(*claim, seat);
-        let request = request(key, lease, claim.terms);
-        let lease = LeaseNumber::of(lease);
         waiter.put_attempt(Attempt {
             lease,
             sent_at: now,
@@ -224,18 +223,20 @@ fn attempt(
         *place = Some(PendingAcquire::new(engine, key, waiter, None, drives));
         return Entered::Occupied;
     };
-    let (outcome, unresolved) = judge(engine, replied);
-    if let Some((lease, ttl)) = unresolved {
-        let ttl = unanswered(ttl);
-        effects.work.push(Work::Resolve { lease, ttl });
-    }
-    match outcome {
-        Outcome::Granted(lease) => Entered::Granted(lane.granted_at_once(key, claim, lease, now)),
-        Outcome::NotYet(seen) if claim.deadline.is_one_attempt() => {
-            Entered::Rejected(seen.error(now))
+    // It replies under the mutex of the lane, so no other event intervenes.
+    match immediate.try_acquire(request, now.into()) {
+        Acquired::Granted { counter } => {
+            let per_counter = engine.capabilities.tokens_per_counter;
+            let lease = Lease::new(lease, counter, per_counter, claim.terms, now);
+            Entered::Granted(lane.granted_at_once(key, claim, lease, now))
         }
-        Outcome::NotYet(seen) => put(place, queue(engine, lane, key, claim, seen, now, effects)),
-        Outcome::Never(error) => Entered::Rejected(error),
+        Acquired::Busy { ttl } => {
+            let seen = Seen::Busy(now + ttl);
+            match claim.deadline.is_one_attempt() {
+                true => Entered::Rejected(seen.error(now)),
+                false => put(place, queue(engine, lane, key, claim, seen, now, effects)),
+            }
+        }
     }
 }
 

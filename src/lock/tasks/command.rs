@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backend::{AcquireRequest, BackendErrorKind, Contended, LeaseId};
-use crate::lock::clock::{Moment, Span};
+use crate::lock::clock::Span;
 use crate::lock::engine::Engine;
 use crate::lock::lane::Seen;
 use crate::lock::lane::contending::attempt::Replied;
@@ -49,26 +49,6 @@ pub(in crate::lock) async fn contend(
         now: engine.now(),
         outcome,
     }
-}
-
-/// Makes an attempt if the backend can reply without waiting. `now` is a moment before this call, and
-/// the lease counts from it.
-pub(in crate::lock) fn attempt_now(
-    engine: &Engine,
-    key: &LockKey,
-    lease: LeaseId,
-    terms: Terms,
-    now: Moment,
-) -> Option<Replied> {
-    let immediate = engine.backend.immediate()?;
-    let acquired = immediate.try_acquire(request(key, lease, terms), now.into());
-    Some(Replied {
-        lease: LeaseNumber::of(lease),
-        terms,
-        sent_at: now,
-        now,
-        outcome: Ok(Contended::of(acquired)),
-    })
 }
 
 /// Returns the outcome of an attempt, and the lease to release, with its TTL, if its fate is unknown.
