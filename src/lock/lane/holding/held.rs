@@ -101,17 +101,6 @@ impl Lane {
         until
     }
 
-    /// Grants a lease that is about to be returned to an acquire of this process.
-    pub(in crate::lock::lane) fn reclaim(
-        &mut self,
-        key: &LockKey,
-        lease: Lease,
-        claim: &Claim,
-        now: Moment,
-    ) -> Arc<Grant> {
-        self.hold(Tenure::begin(key, lease, Via::Reclaimed, claim, now))
-    }
-
     /// Grants the lease to the first waiter, and to those that may share it.
     pub(in crate::lock::lane) fn hand_to_first(
         &mut self,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use super::has_patient_waiters;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
+use crate::lock::lane::holding::tenure::Tenure;
 use crate::lock::lane::state::{Contending, Lane, Phase, Seen};
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
+use crate::observe::Via;
 use crate::{Error, LockKey};
 
 /// The result of an acquire's entry.
@@ -108,7 +110,8 @@ impl Lane {
             unreachable!("BUG: only a lease that is being returned is taken back");
         };
         effects.report(returning.report, Ok(()));
-        self.reclaim(key, returning.lease, claim, now)
+        let lease = returning.lease;
+        self.hold(Tenure::begin(key, lease, Via::Reclaimed, claim, now))
     }
 
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
