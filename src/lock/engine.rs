@@ -15,6 +15,7 @@ use crate::backend::{
     BackendError, BackendErrorKind, BoxFuture, Capabilities, ErasedBackend, Hints, LeaseId,
 };
 use crate::key::KeyMap;
+use crate::lock::lane::Lane;
 use crate::lock::lane::queue::seats::{Seat, Seats};
 use crate::observe::{RenewalOutage, Tally};
 use crate::task::{Runtime, with_caller_context, with_output};
@@ -139,6 +140,14 @@ impl Engine {
     /// Records that an owner asks for a permit.
     pub(super) fn offers_permits(&self) {
         self.has_permits.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads the lanes of one key: that of its locks, and one for each permit.
+    pub(super) fn inspect(&self, key: &LockKey, mut look: impl FnMut(&Lane)) {
+        self.lanes.inspect(key, &mut look);
+        if self.has_permits() {
+            self.lanes.inspect_permits(key, |_, lane| look(lane));
+        }
     }
 
     /// Returns the lanes of the permits of `key`, each with its lease.

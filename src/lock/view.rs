@@ -114,11 +114,8 @@ impl LockManager {
     /// Reads the lanes of one key.
     pub(crate) fn lane(&self, key: &LockKey) -> Option<LaneView> {
         let engine = self.engine();
-        let mut summary = engine.lanes.inspect(key, Summary::of).unwrap_or_default();
-        if engine.has_permits() {
-            let lanes = &engine.lanes;
-            lanes.inspect_permits(key, |_, lane| summary = summary.and(Summary::of(lane)));
-        }
+        let mut summary = Summary::default();
+        engine.inspect(key, |lane| summary = summary.and(Summary::of(lane)));
         let is_known = summary.is_shown() || summary.is_returning;
         is_known.then(|| summary.view(key, engine.now(), &engine.tally))
     }
@@ -127,11 +124,7 @@ impl LockManager {
     pub(crate) fn owners(&self, key: &LockKey, limit: usize) -> Vec<OwnerView> {
         let engine = self.engine();
         let mut grants = Vec::new();
-        let mut add = |lane: &Lane| grants.extend(lane.holders().map(Arc::clone));
-        engine.lanes.inspect(key, &mut add);
-        if engine.has_permits() {
-            engine.lanes.inspect_permits(key, |_, lane| add(lane));
-        }
+        engine.inspect(key, |lane| grants.extend(lane.holders().map(Arc::clone)));
         grants.sort_by_key(|grant| grant.granted_at());
         let now = engine.now();
         let view = |grant: Arc<Grant>| OwnerView {

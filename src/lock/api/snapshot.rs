@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use crate::LockKey;
 use crate::backend::{Holder, Mode};
-use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lane::Lane;
-use crate::lock::lease::grant::Grant;
 use crate::lock::table::counts::Counts;
 
 /// The numbers of locks and waiters of one manager, for metrics and tests. Possibly outdated when it
@@ -108,47 +105,32 @@ pub struct LockInfo {
     pub queued: u32,
 }
 
-/// What the lanes of one key contain.
-#[derive(Debug, Clone, Default)]
-struct Here {
-    /// One of the owners that hold it.
-    first: Option<Arc<Grant>>,
-    /// The owners that share it.
-    shared: u32,
-    waiters: usize,
-}
-
-impl Here {
-    fn add(&mut self, lane: &Lane, now: Moment) {
-        self.waiters += lane.waiters();
-        for grant in lane.holders().filter(|grant| grant.is_held(now)) {
-            self.shared += u32::from(lane.mode() == Mode::Shared);
-            self.first.get_or_insert_with(|| Arc::clone(grant));
-        }
-    }
-}
-
 impl LockInfo {
     pub(in crate::lock) fn of(engine: &Arc<Engine>, key: &LockKey, holder: Holder) -> Self {
         let now = engine.now();
-        let mut here = Here::default();
-        engine.event(key, |lane, _| here.add(lane, now));
-        if engine.has_permits() {
-            (engine.lanes).inspect_permits(key, |_, lane| here.add(lane, now));
-        }
-        let (owner, hold_count) = match here.first {
+        // One of the owners of this process that hold the key, and the number of those that share it.
+        let (mut first, mut shared) = (None, 0u32);
+        let mut waiters = 0;
+        engine.inspect(key, |lane| {
+            waiters += lane.waiters();
+            for grant in lane.holders().filter(|grant| grant.is_held(now)) {
+                shared += u32::from(lane.mode() == Mode::Shared);
+                first.get_or_insert_with(|| Arc::clone(grant));
+            }
+        });
+        let (owner, hold_count) = match first {
             Some(grant) => (grant.owner().to_string(), grant.holds().into()),
             None => (holder.id, holder.hold_count),
         };
         // The owners of this process have one lease.
-        let more = here.shared.saturating_sub(1);
+        let more = shared.saturating_sub(1);
         Self {
             owner,
             mode: holder.mode,
             holders: holder.leases.saturating_add(more),
             ttl: holder.ttl,
             hold_count,
-            waiters: here.waiters,
+            waiters,
             queued: holder.queued,
         }
     }
