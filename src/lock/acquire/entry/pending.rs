@@ -1,23 +1,24 @@
 //! An acquire of one key that waits: for the reply to its first attempt, or in the queue.
 
-use std::future::Future;
+use std::future::{self, Future};
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::{Step, enter, pick_up, rejection};
+use crate::backend::BoxFuture;
 use crate::lock::acquire::guard::Hold;
 use crate::lock::clock::Moment;
-use crate::lock::clock::timeout::next_wake;
+use crate::lock::clock::timeout::by;
 use crate::lock::engine::Engine;
 use crate::lock::lane::Waiter;
 use crate::lock::lane::queue::waiter::{Answer, Given};
-use crate::lock::lease::claim::{Claim, QueuePosition};
+use crate::lock::lease::claim::QueuePosition;
 use crate::lock::lease::grant::Grant;
 use crate::lock::tasks::first_attempt::{FirstAttempt, replied};
 use crate::observe::Name;
-use crate::task::{Timer, with_caller_context};
+use crate::task::with_caller_context;
 use crate::{Error, LockKey};
 
 /// An acquire of one key that has to wait. If dropped, it leaves the queue at once, and a task finishes
@@ -30,7 +31,7 @@ pub(in crate::lock) struct PendingAcquire {
     key: LockKey,
     waiter: Arc<Waiter>,
     /// Only for a runtime of the program as home, which may not run. Boxed because it is rare.
-    timer: Option<Pin<Box<Timer>>>,
+    timer: Option<BoxFuture<Option<()>>>,
     queue_position: QueuePosition,
     /// Whether the acquire drives its first attempt, which is in the waiter, unless home has taken it.
     drives: bool,
@@ -76,9 +77,10 @@ impl PendingAcquire {
     }
 
     pub(super) fn begin(&mut self, now: Moment) {
-        let until = self.waiter.claim.deadline.moment();
-        let until = until.filter(|_| self.engine.home.may_not_run());
-        self.timer = until.map(|until| Box::pin(Timer::at(next_wake(until, now).into())));
+        let (home, until) = (&self.engine.home, self.waiter.claim.deadline.moment());
+        let until = until.filter(|_| home.may_not_run());
+        self.timer =
+            until.map(|until| Box::pin(by(home.clock, until, now, future::pending())) as _);
         if !self.drives {
             self.finish_attempt();
         }
@@ -181,7 +183,11 @@ impl Future for PendingAcquire {
             let (answered, now) = match this.poll_answer(cx) {
                 Poll::Ready(answered) => answered,
                 Poll::Pending => {
-                    ready!(wait_over(&mut this.timer, &this.waiter.claim, cx));
+                    let Some(timer) = &mut this.timer else {
+                        return Poll::Pending;
+                    };
+                    ready!(timer.as_mut().poll(cx));
+                    this.timer = None;
                     let now = this.engine.now();
                     match this.leave_late(now) {
                         Some(error) => (Err(error), now),
@@ -220,21 +226,6 @@ impl Future for PendingAcquire {
             };
             return Poll::Ready((outcome, now));
         }
-    }
-}
-
-/// Completes at the deadline, if there is a timer.
-fn wait_over(timer: &mut Option<Pin<Box<Timer>>>, claim: &Claim, cx: &mut Context<'_>) -> Poll<()> {
-    let (Some(timer), Some(until)) = (timer, claim.deadline.moment()) else {
-        return Poll::Pending;
-    };
-    loop {
-        ready!(timer.as_mut().poll(cx));
-        let now = claim.clock.now();
-        if now >= until {
-            return Poll::Ready(());
-        }
-        timer.as_mut().reset(next_wake(until, now).into());
     }
 }
 
