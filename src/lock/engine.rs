@@ -325,6 +325,5 @@ pub(super) mod room;
 mod tests;
 #[cfg(feature = "tracing")]
 pub(super) mod trace_keys;
-pub(super) mod turns;
 pub(super) mod unresolved;
 pub(super) mod wake;

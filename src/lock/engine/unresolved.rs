@@ -13,8 +13,11 @@ use tokio::sync::Notify;
 use crate::LockKey;
 use crate::jitter::jittered;
 use crate::lock::clock::Moment;
-use crate::lock::engine::turns::IN_FLIGHT;
 use crate::lock::lease::LeaseNumber;
+
+/// The most commands of one group of keys in flight. A thousand at once would queue in the backend beyond their response
+/// timeout, and would all be resent.
+pub(in crate::lock) const IN_FLIGHT: usize = 16;
 
 /// The most leases of one command.
 pub(in crate::lock) const BATCH: usize = 100;

@@ -7,6 +7,7 @@
 //! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every
 //! 50 ms while a lane exists.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Semaphore;
@@ -17,7 +18,7 @@ use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::{Moment, suspended};
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::{Home, HomeEnded};
-use crate::lock::engine::turns::Turns;
+use crate::lock::engine::unresolved::IN_FLIGHT;
 use crate::lock::engine::wake::TICK;
 use crate::lock::table::{DueRenewal, Round};
 use crate::observe::Reply;
@@ -190,10 +191,11 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         .look(now, || home.unresolved.attempt_left_behind());
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
-    let mut turns = Turns::default();
+    let mut turns = HashMap::new();
     for batch in engine.in_batches(renewals.into_iter().flatten(), BATCH, |due| &due.key) {
-        let turns = turns.of(engine.backend.group(&batch[0].key));
-        let renewal = renew(Arc::clone(engine), batch, turns);
+        let turns = turns.entry(engine.backend.group(&batch[0].key));
+        let turns = turns.or_insert_with(|| Arc::new(Semaphore::new(IN_FLIGHT)));
+        let renewal = renew(Arc::clone(engine), batch, Arc::clone(turns));
         home.spawn(renewal);
     }
     engine.carry_out_all(effects);
