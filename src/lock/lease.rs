@@ -3,7 +3,6 @@
 
 pub(super) mod claim;
 mod downgrading;
-pub(super) mod ending;
 pub(super) mod grant;
 mod hand_offs;
 pub(super) mod held;

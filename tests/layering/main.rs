@@ -194,8 +194,8 @@ const DISPATCH: [&str; 3] = ["lock", "tasks", "dispatch"];
 /// The methods that do so.
 const RESOLVES: &[&str] = &["answer", "send", "wake_listeners"];
 
-/// The methods that mark a guard lost, or end a grant that was not picked up.
-const LOSES: &[&str] = &["lose", "end_unused"];
+/// The method that marks a guard lost.
+const LOSES: &[&str] = &["lose"];
 
 /// The modules that may do so: under the mutex of a lane, so that no other grant of the key has begun.
 const LANES: [&[&str]; 2] = [&["lock", "lane"], &["lock", "lease", "grant"]];
@@ -552,14 +552,10 @@ mod walker {
 
     #[test]
     fn guard_lost_outside_lane_is_reported() {
-        for text in [
-            "fn f(grant: &Grant) { grant.lose(reason); }",
-            "fn f() { grant.end_unused(); }",
-        ] {
-            assert_eq!(broken("lock/tasks/dispatch", text).len(), 1, "{text}");
-            assert_eq!(broken("lock/lane/holding", text), Vec::<String>::new());
-            assert_eq!(broken("lock/lease/grant", text), Vec::<String>::new());
-        }
+        let text = "fn f(grant: &Grant) { grant.lose(reason); }";
+        assert_eq!(broken("lock/tasks/dispatch", text).len(), 1);
+        assert_eq!(broken("lock/lane/holding", text), Vec::<String>::new());
+        assert_eq!(broken("lock/lease/grant", text), Vec::<String>::new());
     }
 
     #[test]

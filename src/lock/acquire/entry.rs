@@ -48,8 +48,9 @@ pub(in crate::lock) fn enter(
         start(engine, lane, key, claim, place, now, effects)
     });
     match entered {
-        Entered::Granted(grant) => Step::Done(Ok(granted(engine, claim, grant))),
-        Entered::Nested(grant) => Step::Done(Ok(nested(engine, claim, grant))),
+        Entered::Granted(grant) | Entered::Nested(grant) => {
+            Step::Done(Ok(granted(engine, claim, grant)))
+        }
         Entered::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
         Entered::Idle | Entered::Occupied => match pending {
             Some(mut pending) => {
@@ -127,7 +128,7 @@ fn enter_other_mode(
         }
     });
     match entered? {
-        Entered::Nested(grant) => Some(Ok(nested(engine, claim, grant))),
+        Entered::Nested(grant) => Some(Ok(granted(engine, claim, grant))),
         Entered::Rejected(error) => Some(Err(error)),
         Entered::Granted(_) | Entered::Idle | Entered::Occupied => {
             unreachable!("BUG: the owner holds the lock")
@@ -135,15 +136,8 @@ fn enter_other_mode(
     }
 }
 
-/// Reports an immediate grant. A grouped grant is picked up later, with the others.
-pub(in crate::lock) fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
-    if !claim.grouped {
-        grant.pick_up();
-    }
-    nested(engine, claim, grant)
-}
-
-fn nested(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
+/// Reports a grant.
+fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
     engine.granted(&grant, claim.hold);
     grant
 }
@@ -159,11 +153,11 @@ pub(in crate::lock) fn pick_up(
         true
     } else if grant.first_hold() == claim.hold {
         // No other acquire shares the flag.
-        grant.pick_up()
+        grant.settle()
     } else {
         engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim.hold))
     };
-    picked_up.then(|| nested(engine, claim, grant))
+    picked_up.then(|| granted(engine, claim, grant))
 }
 
 /// Enters the lane, or makes the first attempt, or joins the queue. Then the acquire is in `place`.

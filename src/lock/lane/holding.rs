@@ -120,7 +120,7 @@ impl Holding {
     /// Picks up a hold. Returns `false` if it has ended because the acquire was too late.
     pub(super) fn pick_up(&mut self, hold: HoldId) -> bool {
         if self.is_first(hold) {
-            return self.grant.pick_up();
+            return self.grant.settle();
         }
         let Some(others) = &mut self.others else {
             return true;
@@ -134,7 +134,7 @@ impl Holding {
         let mut ended = Vec::new();
         if self.pick_up_by.is_some_and(|by| by <= now) {
             self.pick_up_by = None;
-            if self.grant.withdraw() {
+            if self.grant.settle() {
                 ended.push(self.grant.first_hold());
             }
         }

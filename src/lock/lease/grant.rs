@@ -1,6 +1,6 @@
 //! One fresh grant of one key: its token, its deadlines and its loss.
 
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::claim::{Claim, HoldId};
-use super::ending::Ending;
 use crate::backend::Mode;
 use crate::lock::clock::{AtomicMoment, Clock, Moment, Span};
 use crate::observe::{LostReason, Name, RequestSpan, Via};
@@ -40,9 +39,14 @@ pub(in crate::lock) struct Grant {
     /// The end that no renewal moves: that of the longest hold or of a fixed lease.
     limit: AtomicMoment,
     holds: AtomicU32,
-    /// Whether the acquire has picked up the grant.
-    offer: AtomicU8,
-    ending: Ending,
+    /// Whether the acquire has picked up the grant, or was too late.
+    is_settled: AtomicBool,
+    /// Whether the lease has a fixed end, and no renewal is due.
+    lease_is_fixed: AtomicBool,
+    /// Whether the limit is the end of a fixed lease, and not that of the longest hold.
+    limit_is_lease: AtomicBool,
+    /// Why the grant has ended: the number of the reason, or [`NOT_LOST`].
+    loss: AtomicU8,
     /// Boxed because mostly no loss future waits.
     listeners: Mutex<Option<Box<Listeners>>>,
 }
@@ -59,10 +63,7 @@ const NOT_SENT: u8 = 0;
 const SENT: u8 = 1;
 const DOWNGRADED: u8 = 2;
 
-/// The states of a grant's offer to its acquire.
-const OFFERED: u8 = 0;
-const PICKED_UP: u8 = 1;
-const WITHDRAWN: u8 = 2;
+const NOT_LOST: u8 = u8::MAX;
 
 impl Grant {
     /// Creates a grant with one hold.
@@ -90,8 +91,10 @@ impl Grant {
             lease_until: AtomicMoment::new(lease_until),
             limit: AtomicMoment::new(now + claim.terms.max_hold),
             holds: AtomicU32::new(1),
-            offer: AtomicU8::new(OFFERED),
-            ending: Ending::new(claim.terms.renewed),
+            is_settled: AtomicBool::new(false),
+            lease_is_fixed: AtomicBool::new(!claim.terms.renewed),
+            limit_is_lease: AtomicBool::new(false),
+            loss: AtomicU8::new(NOT_LOST),
             listeners: Mutex::default(),
         })
     }
@@ -197,7 +200,8 @@ impl Grant {
     /// The lease is renewed until the limit, which is the end of a fixed lease or that of the longest hold.
     /// Called under the mutex of the lane.
     pub(in crate::lock) fn renewed_until(&self, limit: Moment, limit_is_lease: bool) {
-        self.ending.renewed_until(limit_is_lease);
+        self.lease_is_fixed.store(false, Ordering::Release);
+        self.limit_is_lease.store(limit_is_lease, Ordering::Release);
         self.set_limit(limit);
     }
 
@@ -211,23 +215,12 @@ impl Grant {
     }
 
     pub(in crate::lock) fn is_offered(&self) -> bool {
-        self.offer.load(Ordering::Acquire) == OFFERED
+        !self.is_settled.load(Ordering::Acquire)
     }
 
-    /// Gives the grant to its acquire. Returns `false` if it was withdrawn.
-    pub(in crate::lock) fn pick_up(&self) -> bool {
-        self.settle_offer(PICKED_UP)
-    }
-
-    /// Withdraws the grant from its acquire. Returns `false` if it was picked up.
-    pub(in crate::lock) fn withdraw(&self) -> bool {
-        self.settle_offer(WITHDRAWN)
-    }
-
-    fn settle_offer(&self, as_: u8) -> bool {
-        let offer = &self.offer;
-        let settled = offer.compare_exchange(OFFERED, as_, Ordering::AcqRel, Ordering::Acquire);
-        settled.is_ok()
+    /// Gives the grant to its acquire, or withdraws it from there. Returns `true` on the first call.
+    pub(in crate::lock) fn settle(&self) -> bool {
+        !self.is_settled.swap(true, Ordering::AcqRel)
     }
 
     pub(in crate::lock) fn is_held(&self, now: Moment) -> bool {
@@ -235,7 +228,7 @@ impl Grant {
     }
 
     pub(in crate::lock) fn is_marked_lost(&self) -> bool {
-        self.ending.is_over()
+        self.loss.load(Ordering::Acquire) != NOT_LOST
     }
 
     /// Ends the grant for all of its guards. Returns `true` on the first call.
@@ -243,27 +236,31 @@ impl Grant {
     /// Called under the mutex of the lane, so that no other grant of the key can begin earlier. The caller
     /// wakes the loss futures after the mutex is free.
     pub(in crate::lock) fn lose(&self, reason: LostReason) -> bool {
-        self.ending.lose(reason)
-    }
-
-    /// Ends a grant that its acquire did not pick up, as [`lose`](Self::lose).
-    pub(in crate::lock) fn end_unused(&self) -> bool {
-        self.ending.withdraw()
+        let (held, lost) = (NOT_LOST, reason as u8);
+        let loss = (self.loss).compare_exchange(held, lost, Ordering::AcqRel, Ordering::Acquire);
+        loss.is_ok()
     }
 
     /// Returns why the grant is lost at `now`, or `None` if it is not.
     pub(in crate::lock) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
-        let by_clock = || {
-            let has_ended = self.holds() > 0 && now >= self.valid_until();
-            (has_ended && !self.is_marked_lost()).then(|| self.reason_by_clock())
-        };
-        self.ending.reason().or_else(by_clock)
+        let reason = usize::from(self.loss.load(Ordering::Acquire));
+        let has_ended = || self.holds() > 0 && now >= self.valid_until();
+        let by_clock = || has_ended().then(|| self.reason_by_clock());
+        LostReason::ALL.get(reason).copied().or_else(by_clock)
     }
 
     /// Returns why the grant is lost at its deadline.
     pub(in crate::lock) fn reason_by_clock(&self) -> LostReason {
         let limit_is_first = self.limit.load() <= self.lease_until.load();
-        self.ending.by_clock(limit_is_first)
+        let fixed = match limit_is_first {
+            true => &self.limit_is_lease,
+            false => &self.lease_is_fixed,
+        };
+        match (fixed.load(Ordering::Acquire), limit_is_first) {
+            (true, _) => LostReason::LeaseEnded,
+            (false, true) => LostReason::MaxHold,
+            (false, false) => LostReason::Expired,
+        }
     }
 
     /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code

@@ -338,9 +338,6 @@ impl Tenure {
             }
             if is_lost {
                 lose(&grant, grant.reason_by_clock(), effects);
-            } else {
-                grant.end_unused();
-                effects.recheck(&grant);
             }
             if !self.remove(owner, now) {
                 return true;

@@ -53,11 +53,3 @@ fn reason_of_loss_is_first_one() {
     let end = grant.valid_until();
     assert_eq!(grant.lost_reason(end), Some(LostReason::Forced));
 }
-
-#[test]
-fn unused_grant_is_not_lost() {
-    let now = Moment::now();
-    let grant = grant(&claim(1, RENEWED), Via::Backend, now);
-    assert!(grant.end_unused());
-    assert_eq!(grant.lost_reason(grant.valid_until()), None);
-}
