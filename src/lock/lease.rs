@@ -173,13 +173,9 @@ impl Lease {
         needs_no_renewal || now + least_left <= self.valid_until
     }
 
-    /// Returns when the renewal in flight was sent.
-    pub(super) fn in_flight_since(&self) -> Option<Moment> {
-        self.upkeep.in_flight_since()
-    }
-
+    /// Returns `true` if a renewal or a downgrade was sent, and has no reply.
     pub(super) fn is_in_flight(&self) -> bool {
-        self.in_flight_since().is_some()
+        matches!(self.upkeep, Upkeep::InFlight { .. })
     }
 
     /// Returns `true` if the lease is renewed while it is held.
@@ -277,7 +273,7 @@ impl Lease {
         if !self.renews_early(now) {
             return None;
         }
-        self.upkeep = Upkeep::sent(now);
+        self.upkeep = Upkeep::SENT;
         Some(self.ttl.get())
     }
 

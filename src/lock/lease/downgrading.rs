@@ -11,7 +11,7 @@ impl Lease {
     /// Begins a downgrade, and returns the TTL to request. Renewals and hand-offs wait for the reply. A fixed lease keeps
     /// its end.
     pub(in crate::lock) fn start_downgrade(&mut self, now: Moment) -> Duration {
-        self.upkeep = Upkeep::sent(now);
+        self.upkeep = Upkeep::SENT;
         self.is_downgrading = true;
         self.retire();
         if self.wanted == Wanted::Nothing {

@@ -7,28 +7,15 @@ pub(super) enum Upkeep {
     Due(Moment),
     /// The last renewal failed, so the next one is not sent early.
     RetryDue(Moment),
-    /// A renewal or a downgrade was sent at `since`.
+    /// A renewal or a downgrade was sent.
     InFlight {
-        since: Moment,
         /// Whether another one is due after the reply.
         again: bool,
     },
 }
 
 impl Upkeep {
-    pub(super) fn sent(now: Moment) -> Self {
-        Self::InFlight {
-            since: now,
-            again: false,
-        }
-    }
-
-    pub(super) fn in_flight_since(self) -> Option<Moment> {
-        match self {
-            Self::InFlight { since, .. } => Some(since),
-            Self::Due(_) | Self::RetryDue(_) => None,
-        }
-    }
+    pub(super) const SENT: Self = Self::InFlight { again: false };
 
     /// Returns when the next renewal is due, or `None` if the reply to a command comes first.
     pub(super) fn due(self) -> Option<Moment> {
@@ -50,12 +37,12 @@ impl Upkeep {
     pub(super) fn hasten(&mut self, now: Moment) {
         match self {
             Self::Due(at) | Self::RetryDue(at) => *at = (*at).min(now),
-            Self::InFlight { again, .. } => *again = true,
+            Self::InFlight { again } => *again = true,
         }
     }
 
     /// Returns `true` if a renewal became due while a command was in flight.
     pub(super) fn is_due_again(self) -> bool {
-        matches!(self, Self::InFlight { again: true, .. })
+        matches!(self, Self::InFlight { again: true })
     }
 }
