@@ -84,7 +84,7 @@ impl Hold {
     }
 
     fn grants(&self) -> &[Arc<Grant>] {
-        self.held.grants.as_slice()
+        &self.held.grants
     }
 
     pub(in crate::lock) fn is_held(&self, now: Moment) -> bool {
@@ -99,7 +99,7 @@ impl Hold {
                 let Some(engine) = &self.engine else {
                     unreachable!("BUG: a guard has a hold");
                 };
-                none.insert(engine.downgrade(self.held.grants.as_slice(), self.id)?)
+                none.insert(engine.downgrade(&self.held.grants, self.id)?)
             }
         };
         let outcome = downgrade.finish(self.held.loss()).await;

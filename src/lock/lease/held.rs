@@ -32,10 +32,7 @@ impl Held {
     /// Returns the keys in their sorted order.
     #[must_use]
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &LockKey> {
-        self.grants
-            .as_slice()
-            .iter()
-            .map(|grant| grant.key().stored())
+        self.grants.iter().map(|grant| grant.key().stored())
     }
 
     /// Returns the owner of the lock. Pass it to [`Acquire::owner`](crate::manager::Acquire::owner) to re-enter.
@@ -54,16 +51,15 @@ impl Held {
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         let first = self.grants.first().token();
-        (self.grants.as_slice().iter()).fold(first, |largest, grant| largest.max(grant.token()))
+        (self.grants.iter()).fold(first, |largest, grant| largest.max(grant.token()))
     }
 
     /// Returns the token of one of the keys, or `None` if the lock does not cover the key.
     #[must_use]
     pub fn fencing_token_for(&self, key: &LockKey) -> Option<FencingToken> {
-        let mut grants = self.grants.as_slice().iter();
-        grants
-            .find(|grant| grant.key().stored() == key)
-            .map(|grant| grant.token())
+        let mut grants = self.grants.iter();
+        let grant = grants.find(|grant| grant.key().stored() == key);
+        grant.map(|grant| grant.token())
     }
 
     /// Returns the statement with which a transaction in PostgreSQL begins, so that it commits only under this lock, and
@@ -76,7 +72,7 @@ impl Held {
     #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
     #[must_use]
     pub fn fence(&self) -> (&'static str, Vec<String>, Vec<i64>) {
-        let grants = self.grants.as_slice().iter();
+        let grants = self.grants.iter();
         let (keys, tokens) = grants
             .map(|it| (it.key().stored().as_str().to_owned(), it.token().get()))
             .unzip();
@@ -89,11 +85,7 @@ impl Held {
     /// backend rejects it: other owners may share the key before the reply.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        let mut modes = self
-            .grants
-            .as_slice()
-            .iter()
-            .map(|grant| grant.certain_mode());
+        let mut modes = self.grants.iter().map(|grant| grant.certain_mode());
         let exclusive = modes.find(|mode| *mode == Mode::Exclusive);
         exclusive.unwrap_or_else(|| self.grants.first().certain_mode())
     }
@@ -102,7 +94,7 @@ impl Held {
     /// several keys, returns the smallest of their counts.
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        let counts = self.grants.as_slice().iter().map(|grant| grant.holds());
+        let counts = self.grants.iter().map(|grant| grant.holds());
         counts.min().unwrap_or(0)
     }
 

@@ -1,6 +1,7 @@
 //! The grants of one guard, and the future that completes at their loss.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -29,14 +30,19 @@ enum Standing {
     Released,
 }
 
-impl Grants {
-    pub(in crate::lock) fn as_slice(&self) -> &[Arc<Grant>] {
+impl Deref for Grants {
+    type Target = [Arc<Grant>];
+
+    #[inline]
+    fn deref(&self) -> &[Arc<Grant>] {
         match self {
             Self::One(grant) => std::slice::from_ref(grant),
             Self::Many(grants) => grants,
         }
     }
+}
 
+impl Grants {
     pub(in crate::lock) fn first(&self) -> &Arc<Grant> {
         match self {
             Self::One(grant) => grant,
@@ -50,7 +56,7 @@ impl Grants {
     }
 
     pub(in crate::lock) fn are_held(&self, now: Moment) -> bool {
-        self.as_slice().iter().all(|grant| grant.is_held(now))
+        self.iter().all(|grant| grant.is_held(now))
     }
 
     /// Returns `true` if a grant is lost. Grants that are released are not.
@@ -61,12 +67,11 @@ impl Grants {
     /// Returns why a grant is lost, or `None` if none is.
     pub(in crate::lock) fn lost_reason(&self) -> Option<LostReason> {
         let now = self.now();
-        let mut grants = self.as_slice().iter();
-        grants.find_map(|grant| grant.lost_reason(now))
+        self.iter().find_map(|grant| grant.lost_reason(now))
     }
 
     pub(in crate::lock) fn valid_until(&self) -> Moment {
-        let ends = self.as_slice().iter().map(|grant| grant.valid_until());
+        let ends = self.iter().map(|grant| grant.valid_until());
         ends.min().unwrap_or(Moment::FIRST)
     }
 
@@ -74,7 +79,7 @@ impl Grants {
     /// between them.
     fn standing(&self, now: Moment) -> Standing {
         let mut standing = Standing::Released;
-        for grant in self.as_slice() {
+        for grant in &**self {
             if grant.is_marked_lost() {
                 return Standing::Lost;
             }
@@ -111,7 +116,7 @@ pin_project! {
 
     impl PinnedDrop for Lost {
         fn drop(this: Pin<&mut Self>) {
-            for (grant, id) in this.grants.as_slice().iter().zip(&this.ids) {
+            for (grant, id) in this.grants.iter().zip(&this.ids) {
                 if let Some(id) = id {
                     grant.unlisten(*id);
                 }
@@ -122,7 +127,7 @@ pin_project! {
 
 impl Lost {
     pub(in crate::lock) fn new(grants: Grants) -> Self {
-        let ids = SmallVec::from_elem(None, grants.as_slice().len());
+        let ids = SmallVec::from_elem(None, grants.len());
         // Reading the clock detects a suspend, which the conversion of a moment does not.
         let now = grants.now();
         let deadline = Timer::at(grants.valid_until().max(now).into());
@@ -151,7 +156,7 @@ impl Future for Lost {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         // Registers before it checks, so a loss in between is detected.
-        for (grant, id) in this.grants.as_slice().iter().zip(this.ids.iter_mut()) {
+        for (grant, id) in this.grants.iter().zip(this.ids.iter_mut()) {
             grant.listen(id, cx.waker());
         }
         loop {
