@@ -18,16 +18,14 @@ pub(in crate::lock) struct Seats {
 /// The place of one waiter until it is dropped.
 #[derive(Debug)]
 pub(in crate::lock) struct Seat {
-    _counted: Arc<Places>,
+    _of_manager: Arc<Places>,
+    _of_permits: Option<Arc<Places>>,
 }
 
 /// The alignment keeps the count on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Places {
-    /// The further places of a waiter for a permit.
-    _also: Option<(Seat, Arc<Places>)>,
-}
+struct Places;
 
 impl Seats {
     pub(in crate::lock) fn new(limit: usize) -> Self {
@@ -50,22 +48,21 @@ impl Seats {
         if Arc::strong_count(taken) > limit {
             return None;
         }
-        let _also = Some((seat, Arc::clone(taken)));
+        let _of_permits = Some(Arc::clone(taken));
         if keys.len() > 2 * self.taken() {
             keys.retain(|_, taken| Arc::strong_count(taken) > 1);
         }
-        drop(keys);
         Some(Seat {
-            _counted: Arc::new(Places { _also }),
+            _of_permits,
+            ..seat
         })
     }
 
     /// Returns the number of the waiters for permits of `key`.
     pub(in crate::lock) fn permit_waiters(&self, key: &LockKey) -> usize {
-        let taken = self.of_permits();
-        taken
-            .get(key.stored())
-            .map_or(0, |taken| Arc::strong_count(taken) - 1)
+        let keys = self.of_permits();
+        let taken = keys.get(key.stored());
+        taken.map_or(0, |taken| Arc::strong_count(taken) - 1)
     }
 
     fn of_permits(&self) -> MutexGuard<'_, KeyMap<Arc<Places>>> {
@@ -78,7 +75,8 @@ impl Seats {
     pub(in crate::lock) fn take(&self) -> Option<Seat> {
         loop {
             let seat = Seat {
-                _counted: Arc::clone(&self.taken),
+                _of_manager: Arc::clone(&self.taken),
+                _of_permits: None,
             };
             if self.taken() <= self.limit {
                 return Some(seat);
