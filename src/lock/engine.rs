@@ -35,7 +35,7 @@ pub(super) struct Engine {
     renewed_lease: Span,
     pub(super) lanes: Lanes,
     pub(super) home: Arc<Home>,
-    seats: Seats,
+    pub(super) seats: Seats,
     pub(super) room: Arc<Room>,
     /// How far the shutdown has come: a [`Shutdown`].
     closing: AtomicU8,
@@ -186,18 +186,6 @@ impl Engine {
         self.home.clock.now()
     }
 
-    /// Checks that the home is in this process, before a caller waits for it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Unavailable`](ErrorKind::Unavailable) after a fork.
-    fn require_own_process(&self, now: Moment) -> Result<(), Error> {
-        match self.home.is_of_this_process_at(now) {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::Unavailable).with_source(Forked)),
-        }
-    }
-
     /// Runs a command near the caller, and returns its outcome.
     ///
     /// # Cancel safety
@@ -237,7 +225,9 @@ impl Engine {
     /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved, and
     /// [`Unavailable`](ErrorKind::Unavailable) in a fork of the manager's process.
     pub(super) fn reserve_seat(&self, now: Moment) -> Result<Seat, Error> {
-        self.require_own_process(now)?;
+        if !self.home.is_of_this_process_at(now) {
+            return Err(Error::new(ErrorKind::Unavailable).with_source(Forked));
+        }
         let seat = self.seats.take();
         seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
@@ -267,11 +257,6 @@ impl Engine {
             true => self.seats.add_permit(seat, key, limit),
             false => Some(seat),
         }
-    }
-
-    /// Returns how many acquires of this process wait for a permit of `key`.
-    pub(super) fn permit_waiters(&self, key: &LockKey) -> usize {
-        self.seats.permit_waiters(key)
     }
 
     /// Returns the items in batches of at most `size`, each with keys of only one backend group. Groups

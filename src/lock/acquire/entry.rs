@@ -66,7 +66,7 @@ pub(in crate::lock) fn enter(
 /// one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
 #[inline(never)]
 fn is_behind(engine: &Engine, key: &LockKey, claim: &Claim, now: Moment) -> bool {
-    claim.deadline.outlasts(now + 2 * LONGEST_IN_LINE) && engine.permit_waiters(key) > 0
+    claim.deadline.outlasts(now + 2 * LONGEST_IN_LINE) && engine.seats.permit_waiters(key) > 0
 }
 
 /// Returns the error of a rejected acquire. A permit is free when the first lease ends, or when a holder releases it: each
@@ -86,7 +86,7 @@ pub(in crate::lock) fn rejection(
         ErrorKind::TooManyWaiters => ErrorKind::TooManyWaiters,
         _ => return error,
     };
-    let waiters = u32::try_from(engine.permit_waiters(key)).unwrap_or(u32::MAX);
+    let waiters = u32::try_from(engine.seats.permit_waiters(key)).unwrap_or(u32::MAX);
     let turn = PERMIT_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
     let turn = error.lease_left().map_or(turn, |left| left.min(turn));
     let now = engine.now();
