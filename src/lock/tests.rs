@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -22,7 +21,7 @@ use crate::lock::lane::queue::seats::Seats;
 use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::lease::grant::Grant;
 use crate::observe::{Name, RequestSpan};
-use crate::{Error, LockKey, Owner};
+use crate::{LockKey, Owner};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -139,16 +138,8 @@ pub(super) fn returns(effects: &mut Effects) {
 }
 
 /// Returns the release of a hold.
-pub(super) fn release(
-    hold: HoldId,
-    reply: Option<oneshot::Sender<Result<(), Error>>>,
-    now: Moment,
-) -> lane::Release {
-    lane::Release {
-        hold,
-        report: reply.map(|reply| Box::new(Report { reply })),
-        now,
-    }
+pub(super) fn release(hold: HoldId, report: Option<Report>, now: Moment) -> lane::Release {
+    lane::Release { hold, report, now }
 }
 
 /// A backend whose replies take time, so the engine serves it by tasks.

@@ -538,7 +538,7 @@ mod walker {
     fn resolved_waiter_outside_dispatch_is_reported() {
         let calls = [
             "fn f(waiter: &Waiter) { if x { drop(waiter.answer(Ok(given))); } }",
-            "fn f(report: Report) { drop(report.reply.send(Ok(()))); }",
+            "fn f(report: Report) { drop(report.send(Ok(()))); }",
             "fn f(grant: &Grant) { grant.wake_listeners(); }",
         ];
         for text in calls {

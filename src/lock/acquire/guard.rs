@@ -12,7 +12,6 @@ use tokio::sync::oneshot;
 use crate::lock::clock::timeout::by;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
-use crate::lock::lane::effect::Report;
 use crate::lock::lease::claim::{Claim, HoldId};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::held::Held;
@@ -114,8 +113,7 @@ impl Hold {
         };
         let now = engine.now();
         let release = |grant| {
-            let (reply, reported) = oneshot::channel();
-            let report = Box::new(Report { reply });
+            let (report, reported) = oneshot::channel();
             let until = engine.release(grant, self.id, Some(report), now);
             (reported, until)
         };

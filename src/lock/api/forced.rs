@@ -8,7 +8,6 @@ use super::manager::{LockManager, valid};
 use crate::backend::ForceReleased;
 use crate::lock::clock::timeout::by;
 use crate::lock::engine::Engine;
-use crate::lock::lane::effect::Report;
 use crate::observe::Forced;
 use crate::{Error, ErrorKind, LockKey, Owner};
 
@@ -84,9 +83,9 @@ async fn force_here(
     owner: Owner,
 ) -> Result<ForceReleased, Error> {
     let now = engine.now();
-    let (reply, reported) = oneshot::channel();
+    let (report, reported) = oneshot::channel();
     let permit = engine.has_permits().then(|| key.permit_of(owner));
-    let mut report = Some(Box::new(Report { reply }));
+    let mut report = Some(report);
     let mut lanes = std::iter::once(key).chain(&permit);
     let until = lanes.find_map(|key| {
         engine.event(key, |lane, effects| {

@@ -15,12 +15,8 @@ use crate::lock::lease::grant::Grant;
 use crate::lock::lease::place::PLACE;
 use crate::lock::lease::yielded::Yielded;
 
-/// Resolves a call of [`LockGuard::release`](crate::LockGuard::release). Lanes store it boxed, because most
-/// releases are not awaited.
-#[derive(Debug)]
-pub(in crate::lock) struct Report {
-    pub(in crate::lock) reply: oneshot::Sender<Result<(), Error>>,
-}
+/// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
+pub(in crate::lock) type Report = oneshot::Sender<Result<(), Error>>;
 
 /// Wakes and identifies the task of one acquire loop.
 pub(in crate::lock) type Wakeup = Arc<Notify>;
@@ -33,7 +29,7 @@ pub(in crate::lock) struct Effects {
     pub(in crate::lock) rejections: Few<(Arc<Waiter>, Error)>,
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
     pub(in crate::lock) losses: Few<Loss>,
-    pub(in crate::lock) reports: Few<(Box<Report>, Result<(), Error>)>,
+    pub(in crate::lock) reports: Few<(Report, Result<(), Error>)>,
     /// The next deadline of the lane, of which the watchdog must be notified.
     pub(in crate::lock) deadlines: Few<Moment>,
     pub(in crate::lock) work: Few<Work>,
@@ -116,11 +112,7 @@ impl Effects {
 
     /// Most releases are not awaited, so only that comparison is inline.
     #[inline(always)]
-    pub(in crate::lock) fn report(
-        &mut self,
-        report: Option<Box<Report>>,
-        outcome: Result<(), Error>,
-    ) {
+    pub(in crate::lock) fn report(&mut self, report: Option<Report>, outcome: Result<(), Error>) {
         if let Some(report) = report {
             self.reports.push((report, outcome));
         }

@@ -103,7 +103,7 @@ pub(in crate::lock) struct First {
 pub(super) struct Returning {
     pub(super) lease: Lease,
     /// Resolves the `release` future.
-    pub(super) report: Option<Box<Report>>,
+    pub(super) report: Option<Report>,
     /// Whether the release was sent. It waits for the reply to a renewal, so none is in flight then.
     pub(super) sent: bool,
     /// Whether a second release was sent, after which the lease cannot be kept, and one of the two finds no lease.

@@ -75,7 +75,7 @@ impl Engine {
         });
         each(reports, |(report, outcome)| {
             // The `release` future may have been dropped.
-            drop(report.reply.send(outcome));
+            drop(report.send(outcome));
         });
         each(deadlines, |at| watchdog::set(self, at));
         each(work, |work| self.start(key, work));

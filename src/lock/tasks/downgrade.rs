@@ -73,8 +73,8 @@ impl Engine {
             }
         }
         let start = |task: Task| {
-            let (reply, result) = oneshot::channel();
-            self.home.spawn(run(task, Box::new(Report { reply })));
+            let (report, result) = oneshot::channel();
+            self.home.spawn(run(task, report));
             result
         };
         Ok(Downgrade {
@@ -124,7 +124,7 @@ struct Task {
     is_over: bool,
 }
 
-async fn run(mut task: Task, report: Box<Report>) {
+async fn run(mut task: Task, report: Report) {
     let outcome = task.run().await;
     task.is_over = true;
     let report = |effects: &mut Effects| effects.report(Some(report), outcome);

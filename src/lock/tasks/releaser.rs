@@ -44,7 +44,7 @@ impl Engine {
         self: &Arc<Self>,
         grant: &Arc<Grant>,
         hold: HoldId,
-        report: Option<Box<Report>>,
+        report: Option<Report>,
         now: Moment,
     ) -> Moment {
         let key = grant.key();

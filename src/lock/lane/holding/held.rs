@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, LockKey, Owner};
 #[derive(Debug)]
 pub(in crate::lock) struct Release {
     pub(in crate::lock) hold: HoldId,
-    pub(in crate::lock) report: Option<Box<Report>>,
+    pub(in crate::lock) report: Option<Report>,
     pub(in crate::lock) now: Moment,
 }
 
@@ -153,7 +153,7 @@ impl Lane {
     pub(in crate::lock::lane) fn surrender(
         &mut self,
         lease: Lease,
-        report: Option<Box<Report>>,
+        report: Option<Report>,
         now: Moment,
         effects: &mut Effects,
     ) {
@@ -231,7 +231,7 @@ impl Lane {
     pub(in crate::lock) fn force(
         &mut self,
         owner: Owner,
-        report: &mut Option<Box<Report>>,
+        report: &mut Option<Report>,
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Moment> {

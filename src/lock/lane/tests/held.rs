@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::Owner;
-use crate::lock::lane::effect::Report;
 
 #[test]
 fn handoff_draws_larger_token_without_command() {
@@ -189,9 +188,7 @@ fn release_beside_forced_one_reports_own_reply() {
 }
 
 fn force(lane: &mut TestLane, owner: Owner) -> (Option<Moment>, Effects) {
-    let report = Box::new(Report {
-        reply: oneshot::channel().0,
-    });
+    let report = oneshot::channel().0;
     lane.event(|lane, now, effects| lane.force(owner, &mut Some(report), now, effects))
 }
 
