@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use crate::backend::{AcquireRequest, BackendErrorKind, Contended, LeaseId};
-use crate::lock::clock::Span;
 use crate::lock::engine::Engine;
 use crate::lock::lane::Seen;
-use crate::lock::lane::contending::attempt::Replied;
+use crate::lock::lane::contending::attempt::{Replied, unanswered};
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::{Error, LockKey};
@@ -51,11 +50,8 @@ pub(in crate::lock) async fn contend(
     }
 }
 
-/// Returns the outcome of an attempt, and the lease to release, with its TTL, if its fate is unknown.
-pub(in crate::lock) fn judge(
-    engine: &Engine,
-    replied: Replied,
-) -> (Outcome, Option<(LeaseNumber, Span)>) {
+/// Returns the outcome of an attempt. Releases the lease if its fate is unknown.
+pub(in crate::lock) fn judge(engine: &Arc<Engine>, key: &LockKey, replied: Replied) -> Outcome {
     let Replied {
         lease: number,
         terms,
@@ -63,27 +59,29 @@ pub(in crate::lock) fn judge(
         now,
         outcome,
     } = replied;
-    let unresolved = Some((number, terms.ttl));
+    let resolve = || engine.resolve(key, number, unanswered(terms.ttl));
     match outcome {
         Ok(Contended::Granted { counter }) => {
             let per_counter = engine.capabilities.tokens_per_counter;
             let granted = Lease::new(number, counter, per_counter, terms, sent_at);
             if now < granted.valid_until() {
-                return (Outcome::Granted(granted), None);
+                return Outcome::Granted(granted);
             }
             // The reply took longer than the lease: another owner may hold the key by now.
-            (Outcome::NotYet(Seen::Nothing), unresolved)
+            resolve();
+            Outcome::NotYet(Seen::Nothing)
         }
-        Ok(Contended::Waiting { ttl, .. }) => (Outcome::NotYet(Seen::Busy(now + ttl)), None),
+        Ok(Contended::Waiting { ttl, .. }) => Outcome::NotYet(Seen::Busy(now + ttl)),
         Err(error) => {
-            let unresolved = unresolved.filter(|_| error.may_have_taken_effect());
-            let outcome = match error.kind() {
+            if error.may_have_taken_effect() {
+                resolve();
+            }
+            match error.kind() {
                 BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
                 BackendErrorKind::Misconfigured
                 | BackendErrorKind::Conflict
                 | BackendErrorKind::Unsupported => Outcome::Never(Error::of_backend(error)),
-            };
-            (outcome, unresolved)
+            }
         }
     }
 }

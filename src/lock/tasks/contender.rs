@@ -23,7 +23,7 @@ use crate::jitter::jittered;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
-use crate::lock::lane::contending::attempt::{Replied, unanswered};
+use crate::lock::lane::contending::attempt::Replied;
 use crate::lock::lane::effect::Wakeup;
 use crate::lock::lane::{Contender, Place, Refused, Seen};
 use crate::lock::lease::LeaseNumber;
@@ -135,10 +135,7 @@ impl AcquireLoop {
             let (sent, replied) = replied;
             let (now, mode) = (replied.now, replied.terms.mode);
             let place = self.place_after(sent, &replied);
-            let (outcome, unresolved) = judge(&self.engine, replied);
-            if let Some((lease, ttl)) = unresolved {
-                (self.engine).resolve(&self.key, lease, unanswered(ttl));
-            }
+            let outcome = judge(&self.engine, &self.key, replied);
             let Self {
                 engine, key, own, ..
             } = &*self;

@@ -40,10 +40,7 @@ pub(in crate::lock) fn replied(
         now,
         outcome: outcome.map(Contended::of),
     };
-    let (outcome, unresolved) = judge(engine, replied);
-    if let Some((lease, ttl)) = unresolved {
-        engine.resolve(key, lease, unanswered(ttl));
-    }
+    let outcome = judge(engine, key, replied);
     let own = Contender::FirstAttempt(number);
     let drove = engine.event(key, |lane, effects| {
         let drives = lane.driven_by(&own).is_some();

@@ -11,15 +11,17 @@ use crate::LockManager;
 use crate::backend::{Backend as _, BackendError, BackendErrorKind, Erased, Memory, Mode};
 use crate::lock::clock::Span;
 use crate::lock::engine::options::Options;
+use crate::lock::lane::contending::attempt::unanswered;
 use crate::lock::lease::valid_until;
 use crate::lock::tests::{MS, RENEWED, SECOND, Slow, key};
 use crate::task::Runtime;
 
 mod pauses;
 
-#[test]
-fn late_grant_is_resolved() {
+#[tokio::test(start_paused = true)]
+async fn late_grant_is_resolved() {
     let engine = Engine::new(Erased::new(Memory::new()), Options::default(), None);
+    let engine = Arc::new(engine);
     let sent_at = Moment::now();
     let end = valid_until(sent_at, RENEWED.ttl);
     for (now, is_granted) in [(end.before(MS), true), (end, false)] {
@@ -30,9 +32,9 @@ fn late_grant_is_resolved() {
             now,
             outcome: Ok(Contended::granted(100)),
         };
-        let (outcome, unresolved) = judge(&engine, replied);
+        let outcome = judge(&engine, &key(), replied);
         assert_eq!(matches!(outcome, Outcome::Granted(_)), is_granted);
-        assert_eq!(unresolved.is_none(), is_granted);
+        assert_eq!(engine.unresolved() == 0, is_granted);
     }
 }
 
