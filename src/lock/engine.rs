@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::clock::{AtomicMoment, Moment, Span};
+use super::clock::{AtomicMoment, Moment};
 use super::lease::LeaseNumber;
 use super::table::Lanes;
 use crate::backend::{
-    BackendError, BackendErrorKind, BoxFuture, Capabilities, ErasedBackend, Hints, LeaseId,
+    BackendError, BackendErrorKind, BoxFuture, Capabilities, ErasedBackend, LeaseId,
 };
 use crate::key::KeyMap;
 use crate::lock::lane::Lane;
@@ -31,8 +31,6 @@ pub(super) struct Engine {
     pub(super) backend: Arc<dyn ErasedBackend>,
     pub(super) options: Options,
     pub(super) capabilities: Capabilities,
-    /// The length of a lease without one of its own.
-    renewed_lease: Span,
     pub(super) lanes: Lanes,
     pub(super) home: Arc<Home>,
     pub(super) seats: Seats,
@@ -75,7 +73,6 @@ impl Engine {
         Self {
             capabilities: backend.capabilities(),
             backend,
-            renewed_lease: Span::new(options.watchdog_timeout),
             lanes: Lanes::new(),
             seats: Seats::new(options.max_waiters),
             room: Room::new(options.read_ahead, options.max_read_ahead),
@@ -123,11 +120,6 @@ impl Engine {
         LeaseId::new(self.id, self.next_number())
     }
 
-    /// Subscribes this manager to a key.
-    pub(super) fn watch(&self, key: &LockKey) -> Hints {
-        self.backend.watch(key, self.id)
-    }
-
     pub(super) fn lease_id(&self, number: LeaseNumber) -> LeaseId {
         LeaseId::new(self.id, number.get())
     }
@@ -150,15 +142,17 @@ impl Engine {
         }
     }
 
-    /// Returns the lanes of the permits of `key`, each with its lease.
-    pub(super) fn permits_of(&self, key: &LockKey) -> KeyMap<Option<LeaseNumber>> {
-        let mut permits = KeyMap::default();
+    /// Returns the leases of one key, each with the key of its lane.
+    pub(super) fn leases_of(&self, key: &LockKey) -> KeyMap<Option<LeaseNumber>> {
+        let mut leases = KeyMap::default();
+        let own = self.lanes.inspect(key, Lane::lease_number);
+        leases.insert(key.clone(), own.flatten());
         if self.has_permits() {
             self.lanes.inspect_permits(key, |key, lane| {
-                permits.insert(key.clone(), lane.lease_number());
+                leases.insert(key.clone(), lane.lease_number());
             });
         }
-        permits
+        leases
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -285,10 +279,6 @@ impl Engine {
         // Read first: a release that starts in between is counted twice, and never missed.
         let unstarted = self.lanes.unstarted();
         unstarted + self.home.unresolved.len()
-    }
-
-    pub(super) fn lease_span(&self, lease: Option<Duration>) -> Span {
-        lease.map_or(self.renewed_lease, Span::new)
     }
 }
 

@@ -55,7 +55,7 @@ impl Acquire {
             false => self.other_mode()?,
         };
         Ok(Terms {
-            ttl: self.engine.lease_span(self.lease),
+            ttl: Span::new(self.lease.unwrap_or(self.engine.options.watchdog_timeout)),
             renewed: self.lease.is_none(),
             mode,
             limit,

@@ -192,7 +192,7 @@ impl LockManagerBuilder {
         #[cfg(feature = "metrics")]
         {
             // A series that begins above zero shows no increase.
-            engine.report(true);
+            engine.report();
             engine.report_regularly();
         }
         Ok(LockManager::of(engine))

@@ -141,8 +141,7 @@ impl LockManager {
         let key = valid(key)?;
         let engine = &self.engine;
         engine.require_home()?;
-        let seen = engine.event(&key, |lane, _| lane.lease_number());
-        let seen_permits = engine.permits_of(&key);
+        let seen = engine.leases_of(&key);
         let backend = Arc::clone(&engine.backend);
         let outcome = engine.run(backend.force_release(key.clone(), None)).await;
         engine.tally.force_released(match &outcome {
@@ -152,12 +151,9 @@ impl LockManager {
         });
         let outcome = outcome.map_err(Error::of_backend)?;
         let now = engine.now();
-        engine.event(&key, |lane, effects| {
-            lane.released_by_force(seen, now, effects);
-        });
-        for permit in engine.permits_of(&key).into_keys() {
-            let seen = seen_permits.get(&permit).copied().flatten();
-            engine.event(&permit, |lane, effects| {
+        for lane in engine.leases_of(&key).into_keys() {
+            let seen = seen.get(&lane).copied().flatten();
+            engine.event(&lane, |lane, effects| {
                 lane.released_by_force(seen, now, effects);
             });
         }
@@ -291,7 +287,7 @@ impl LockManager {
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn flush_metrics(&self) {
-        self.engine.report(true);
+        self.engine.report();
     }
 }
 

@@ -36,7 +36,7 @@ impl Manager {
     fn report(&self, looks: bool) {
         let engine = looks.then(|| self.engine.upgrade()).flatten();
         match engine {
-            Some(engine) => engine.report(true),
+            Some(engine) => engine.report(),
             // The engine must not end on this thread, which may have another recorder.
             None => self.tally.report(None),
         }
@@ -70,13 +70,12 @@ impl Engine {
         }
     }
 
-    /// Reports the counts to the recorder now, and the gauges as well if `looks` is set.
-    pub(in crate::lock) fn report(self: &Arc<Self>, looks: bool) {
-        let gauges = looks.then(|| self.gauges());
-        self.tally.report(gauges.as_ref());
+    /// Reports the counts and the gauges to the recorder now.
+    pub(in crate::lock) fn report(&self) {
+        self.tally.report(Some(&self.gauges()));
     }
 
-    fn gauges(self: &Arc<Self>) -> Gauges {
+    fn gauges(&self) -> Gauges {
         let now = self.now();
         let mut gauges = Gauges {
             held: [[0; Mode::COUNT]; Name::COUNT],

@@ -234,7 +234,7 @@ impl AcquireLoop {
 
 /// Watches a key. The reader of a message polls the task.
 fn watch(engine: &Engine, key: &LockKey, task: &Weak<LoopTask>) -> Hints {
-    let hints = engine.watch(key);
+    let hints = engine.backend.watch(key, engine.id);
     hints.poll_early(Weak::clone(task) as _);
     hints
 }
