@@ -97,20 +97,11 @@ impl Acquire {
     }
 
     /// Proceeds as far as possible without waiting. The wait counts from `now`.
-    fn start(&mut self, now: Moment) -> Started {
-        let terms = match self.keys.validate() {
-            Err(invalid) => {
-                let error = Error::new(ErrorKind::InvalidKey).with_source(invalid);
-                return Started::Done(Err(error));
-            }
-            Ok(()) => match self.terms() {
-                Err(error) => return Started::Done(Err(error)),
-                Ok(terms) => terms,
-            },
-        };
-        if let Err(error) = self.engine.require_home() {
-            return Started::Done(Err(error));
-        }
+    fn start(&mut self, now: Moment) -> Result<Started, Error> {
+        let invalid_key = |invalid| Error::new(ErrorKind::InvalidKey).with_source(invalid);
+        self.keys.validate().map_err(invalid_key)?;
+        let terms = self.terms()?;
+        self.engine.require_home()?;
         let ticket = self.engine.next_number();
         let owner = self.owner.unwrap_or_else(|| self.engine.owner(ticket));
         if terms.mode == Mode::Permit {
@@ -138,19 +129,16 @@ impl Acquire {
             span: RequestSpan::current(),
         };
         if let [key] = keys {
-            match enter(&self.engine, key, &claim, now) {
-                Step::Done(Ok(grant)) => Started::Granted(grant, claim.hold),
-                Step::Done(Err(error)) => Started::Done(Err(error)),
+            Ok(match enter(&self.engine, key, &claim, now) {
+                Step::Done(grant) => Started::Granted(grant?, claim.hold),
                 Step::Slow(pending) => {
                     Started::Slow(Slow::One(pending), self.wait_span(&self.keys))
                 }
-            }
+            })
         } else {
             let mut several = Several::new(Arc::clone(&self.engine), self.keys.take(), claim);
-            let pending = match several.enter_rest(now) {
-                Ok(Some(pending)) => pending,
-                Ok(None) => return Started::Done(several.into_guard(now)),
-                Err(error) => return Started::Done(Err(error)),
+            let Some(pending) = several.enter_rest(now)? else {
+                return several.into_guard(now).map(Started::Guarded);
             };
             let span = self.wait_span(&several.keys);
             let all = async move {
@@ -158,14 +146,12 @@ impl Acquire {
                 let outcome = several.wait(pending, &mut position).await;
                 (outcome, position)
             };
-            Started::Slow(
-                Slow::Many {
-                    engine: Arc::clone(&self.engine),
-                    name: self.name,
-                    all: Box::pin(all),
-                },
-                span,
-            )
+            let rest = Slow::Many {
+                engine: Arc::clone(&self.engine),
+                name: self.name,
+                all: Box::pin(all),
+            };
+            Ok(Started::Slow(rest, span))
         }
     }
 }
@@ -216,7 +202,7 @@ enum Slow {
 enum Started {
     /// The guard gets the reference of the request to the engine, because other threads write that count too.
     Granted(Arc<Grant>, HoldId),
-    Done(Result<LockGuard, Error>),
+    Guarded(LockGuard),
     Slow(Slow, WaitSpan),
 }
 
@@ -230,8 +216,8 @@ impl Future for AcquireFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let State::Unpolled(acquire) = &mut self.state {
             let since = acquire.engine.now();
-            match acquire.start(since) {
-                Started::Granted(grant, hold) => {
+            let outcome = match acquire.start(since) {
+                Ok(Started::Granted(grant, hold)) => {
                     (acquire.engine).acquired(acquire.name, Ok(()), Duration::ZERO, None);
                     let done = State::Done;
                     let State::Unpolled(acquire) = mem::replace(&mut self.state, done) else {
@@ -240,17 +226,25 @@ impl Future for AcquireFuture {
                     let hold = Hold::new(acquire.engine, grant, hold);
                     return Poll::Ready(Ok(LockGuard::one(hold)));
                 }
-                Started::Done(outcome) => {
-                    let ended = outcome.as_ref().map(|_| ());
-                    acquire
-                        .engine
-                        .acquired(acquire.name, ended, Duration::ZERO, None);
-                    self.state = State::Done;
-                    return Poll::Ready(outcome);
+                Ok(Started::Slow(rest, span)) => {
+                    self.state = State::Slow { since, rest, span };
+                    return self.poll_slow(cx);
                 }
-                Started::Slow(rest, span) => self.state = State::Slow { since, rest, span },
-            }
+                Ok(Started::Guarded(guard)) => Ok(guard),
+                Err(error) => Err(error),
+            };
+            let ended = outcome.as_ref().map(|_| ());
+            (acquire.engine).acquired(acquire.name, ended, Duration::ZERO, None);
+            self.state = State::Done;
+            return Poll::Ready(outcome);
         }
+        self.poll_slow(cx)
+    }
+}
+
+impl AcquireFuture {
+    /// Polls an acquire that waits.
+    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, Error>> {
         match &mut self.state {
             State::Slow { rest, span, .. } => {
                 let (outcome, queue_position, now) = ready!(span.within(|| match rest {
@@ -272,9 +266,7 @@ impl Future for AcquireFuture {
             }
         }
     }
-}
 
-impl AcquireFuture {
     /// Returns the memory for what the caller reads while it waits, or `None` if it does not wait.
     pub(crate) fn room(&self) -> Option<&Arc<Room>> {
         match &self.state {
