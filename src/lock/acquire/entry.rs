@@ -14,7 +14,7 @@ use crate::lock::lane::contending::attempt::Attempt;
 use crate::lock::lane::effect::Effects;
 use crate::lock::lane::queue::waiter::Given;
 use crate::lock::lane::{Entered, First, Lane, Seen, Waiter};
-use crate::lock::lease::claim::Claim;
+use crate::lock::lease::claim::{Claim, QueuePosition};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::tasks::command::request;
@@ -41,18 +41,17 @@ pub(in crate::lock) fn enter(
     {
         return Step::Done(outcome);
     }
-    // Outside of `Entered`, which is moved at each grant.
-    let mut pending = None;
-    let place = &mut pending;
-    let entered = engine.event(key, move |lane, effects| {
-        start(engine, lane, key, claim, place, now, effects)
-    });
-    match entered {
-        Entered::Granted(grant) | Entered::Nested(grant) => {
-            Step::Done(Ok(granted(engine, claim, grant)))
-        }
-        Entered::Rejected(error) => Step::Done(Err(rejection(engine, key, claim, error))),
-        Entered::Idle | Entered::Occupied => match pending {
+    let mut entry = Entry {
+        engine,
+        key,
+        claim,
+        now,
+        pending: None,
+    };
+    match engine.event(key, |lane, effects| entry.start(lane, effects)) {
+        Ok(Some(grant)) => Step::Done(Ok(granted(engine, claim, grant))),
+        Err(error) => Step::Done(Err(rejection(engine, key, claim, error))),
+        Ok(None) => match entry.pending {
             Some(mut pending) => {
                 pending.begin(now);
                 Step::Slow(pending)
@@ -60,13 +59,6 @@ pub(in crate::lock) fn enter(
             None => unreachable!("BUG: the acquire has just queued"),
         },
     }
-}
-
-/// Returns `true` for a permit without a first attempt: behind others of this process, it would fail. An acquire makes
-/// one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
-#[inline(never)]
-fn is_behind(engine: &Engine, key: &LockKey, claim: &Claim, now: Moment) -> bool {
-    claim.deadline.outlasts(now + 2 * LONGEST_IN_LINE) && engine.seats.permit_waiters(key) > 0
 }
 
 /// Returns the error of a rejected acquire. A permit is free when the first lease ends, or when a holder releases it: each
@@ -160,132 +152,111 @@ pub(in crate::lock) fn pick_up(
     picked_up.then(|| granted(engine, claim, grant))
 }
 
-/// Enters the lane, or makes the first attempt, or joins the queue. Then the acquire is in `place`.
-fn start(
-    engine: &Arc<Engine>,
-    lane: &mut Lane,
-    key: &LockKey,
-    claim: &Claim,
-    place: &mut Option<PendingAcquire>,
+/// The entry of one acquire, under the mutex of its lane.
+struct Entry<'a> {
+    engine: &'a Arc<Engine>,
+    key: &'a LockKey,
+    claim: &'a Claim,
     now: Moment,
-    effects: &mut Effects,
-) -> Entered {
-    match admit(engine, lane, key, claim, now, effects) {
-        Entered::Idle if claim.terms.mode == Mode::Permit && is_behind(engine, key, claim, now) => {
-            let seen = Seen::Busy(now + PERMIT_HOLD);
-            put(place, queue(engine, lane, key, claim, seen, now, effects))
-        }
-        Entered::Idle => attempt(engine, lane, key, claim, place, now, effects),
-        Entered::Occupied => put(
-            place,
-            queue(engine, lane, key, claim, Seen::Nothing, now, effects),
-        ),
-        entered => entered,
-    }
+    /// The acquire once it waits. Outside of the result, which is moved at each grant.
+    pending: Option<PendingAcquire>,
 }
 
-/// Makes the first attempt, in an idle lane.
-fn attempt(
-    engine: &Arc<Engine>,
-    lane: &mut Lane,
-    key: &LockKey,
-    claim: &Claim,
-    place: &mut Option<PendingAcquire>,
-    now: Moment,
-    effects: &mut Effects,
-) -> Entered {
-    let lease = engine.new_lease_id();
-    let request = request(key, lease, claim.terms);
-    let lease = LeaseNumber::of(lease);
-    let Some(immediate) = engine.backend.immediate() else {
-        let seat = match engine.reserve_seat(now) {
-            Ok(seat) => seat,
-            Err(overloaded) => return Entered::Rejected(overloaded),
-        };
-        let waiter = Waiter::new(*claim, seat);
-        waiter.put_attempt(Attempt {
-            lease,
-            sent_at: now,
-            reply: Arc::clone(&engine.backend).try_acquire(request),
-        });
-        let drives = engine.home.is_near_caller();
-        let first = First {
-            due: engine.unanswered_at(now),
-            unpolled_at: drives.then(|| now + UNPOLLED),
-        };
-        lane.attempt_first(Arc::clone(&waiter), lease, first);
-        *place = Some(PendingAcquire::new(engine, key, waiter, None, drives));
-        return Entered::Occupied;
-    };
-    // It replies under the mutex of the lane, so no other event intervenes.
-    match immediate.try_acquire(request, now.into()) {
-        Acquired::Granted { counter } => {
-            let per_counter = engine.capabilities.tokens_per_counter;
-            let lease = Lease::new(lease, counter, per_counter, claim.terms, now);
-            Entered::Granted(lane.granted_at_once(key, claim, lease, now))
+/// The grant of an acquire, or `None` if it waits.
+type Start = Result<Option<Arc<Grant>>, Error>;
+
+impl Entry<'_> {
+    /// Enters the lane, or makes the first attempt, or joins the queue.
+    fn start(&mut self, lane: &mut Lane, effects: &mut Effects) -> Start {
+        match self.admit(lane, effects) {
+            Entered::Granted(grant) | Entered::Nested(grant) => Ok(Some(grant)),
+            Entered::Rejected(error) => Err(error),
+            Entered::Idle if self.claim.terms.mode == Mode::Permit && self.is_behind() => {
+                self.queue(lane, Seen::Busy(self.now + PERMIT_HOLD), effects)
+            }
+            Entered::Idle => self.attempt(lane, effects),
+            Entered::Occupied => self.queue(lane, Seen::Nothing, effects),
         }
-        Acquired::Busy { ttl } => {
-            let seen = Seen::Busy(now + ttl);
-            match claim.deadline.is_one_attempt() {
-                true => Entered::Rejected(seen.error(now)),
-                false => put(place, queue(engine, lane, key, claim, seen, now, effects)),
+    }
+
+    /// Returns `true` for a permit without a first attempt: behind others of this process, it would fail. An acquire
+    /// makes one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
+    #[inline(never)]
+    fn is_behind(&self) -> bool {
+        let has_time = (self.claim.deadline).outlasts(self.now + 2 * LONGEST_IN_LINE);
+        has_time && self.engine.seats.permit_waiters(self.key) > 0
+    }
+
+    /// Makes the first attempt, in an idle lane.
+    fn attempt(&mut self, lane: &mut Lane, effects: &mut Effects) -> Start {
+        let (engine, now, terms) = (self.engine, self.now, self.claim.terms);
+        let lease = engine.new_lease_id();
+        let request = request(self.key, lease, terms);
+        let lease = LeaseNumber::of(lease);
+        let Some(immediate) = engine.backend.immediate() else {
+            let waiter = Waiter::new(*self.claim, engine.reserve_seat(now)?);
+            waiter.put_attempt(Attempt {
+                lease,
+                sent_at: now,
+                reply: Arc::clone(&engine.backend).try_acquire(request),
+            });
+            let drives = engine.home.is_near_caller();
+            let first = First {
+                due: engine.unanswered_at(now),
+                unpolled_at: drives.then(|| now + UNPOLLED),
+            };
+            lane.attempt_first(Arc::clone(&waiter), lease, first);
+            self.wait(waiter, None, drives);
+            return Ok(None);
+        };
+        // It replies under the mutex of the lane, so no other event intervenes.
+        match immediate.try_acquire(request, now.into()) {
+            Acquired::Granted { counter } => {
+                let per_counter = engine.capabilities.tokens_per_counter;
+                let lease = Lease::new(lease, counter, per_counter, terms, now);
+                Ok(Some(lane.granted_at_once(self.key, self.claim, lease, now)))
+            }
+            Acquired::Busy { ttl } => {
+                let seen = Seen::Busy(now + ttl);
+                match self.claim.deadline.is_one_attempt() {
+                    true => Err(seen.error(now)),
+                    false => self.queue(lane, seen, effects),
+                }
             }
         }
     }
-}
 
-fn put(place: &mut Option<PendingAcquire>, pending: Result<PendingAcquire, Error>) -> Entered {
-    match pending {
-        Ok(pending) => {
-            *place = Some(pending);
-            Entered::Occupied
+    /// Joins the queue. `seen` is the reply to the acquire's own last attempt.
+    fn queue(&mut self, lane: &mut Lane, seen: Seen, effects: &mut Effects) -> Start {
+        let (engine, now) = (self.engine, self.now);
+        let limit = engine.options.max_waiters_per_key;
+        // If both bounds are reached, this error is more precise.
+        if lane.seats_taken() >= limit {
+            return Err(lane.why_not(now).into_kind(ErrorKind::TooManyWaiters));
         }
-        Err(error) => Entered::Rejected(error),
-    }
-}
-
-/// Joins the queue. `seen` is the reply to the acquire's own last attempt.
-fn queue(
-    engine: &Arc<Engine>,
-    lane: &mut Lane,
-    key: &LockKey,
-    claim: &Claim,
-    seen: Seen,
-    now: Moment,
-    effects: &mut Effects,
-) -> Result<PendingAcquire, Error> {
-    let limit = engine.options.max_waiters_per_key;
-    // If both bounds are reached, this error is more precise.
-    if lane.seats_taken() >= limit {
-        let error = lane.why_not(now).into_kind(ErrorKind::TooManyWaiters);
-        return Err(error);
-    }
-    match engine.reserve_queue_seat(key, limit, now) {
-        Ok(seat) => {
-            let waiter = Waiter::new(*claim, seat);
-            lane.enqueue(Arc::clone(&waiter), seen, now, effects);
-            let position = lane.position(claim.ticket);
-            Ok(PendingAcquire::new(engine, key, waiter, position, false))
-        }
+        let seat = engine.reserve_queue_seat(self.key, limit, now);
         // The bound is of the manager, but a later acquire joins this queue.
-        Err(overloaded) => Err(overloaded.with_retry_after(lane.free_in(now))),
+        let seat = seat.map_err(|full| full.with_retry_after(lane.free_in(now)))?;
+        let waiter = Waiter::new(*self.claim, seat);
+        lane.enqueue(Arc::clone(&waiter), seen, now, effects);
+        self.wait(waiter, lane.position(self.claim.ticket), false);
+        Ok(None)
     }
-}
 
-fn admit(
-    engine: &Engine,
-    lane: &mut Lane,
-    key: &LockKey,
-    claim: &Claim,
-    now: Moment,
-    effects: &mut Effects,
-) -> Entered {
-    // During a shutdown, an owner may re-enter its lock to finish its work, and a waiter may take its further keys.
-    let is_served = || claim.is_waiter && !engine.has_reached(Shutdown::Rejecting);
-    if engine.is_closing() && !is_served() && !lane.is_held_by(claim.owner, now) {
-        return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
+    fn wait(&mut self, waiter: Arc<Waiter>, position: QueuePosition, drives: bool) {
+        let pending = PendingAcquire::new(self.engine, self.key, waiter, position, drives);
+        self.pending = Some(pending);
     }
-    lane.enter(key, claim, now, effects)
+
+    fn admit(&self, lane: &mut Lane, effects: &mut Effects) -> Entered {
+        let (engine, claim, now) = (self.engine, self.claim, self.now);
+        // During a shutdown, an owner may re-enter its lock to finish its work, and a waiter may take its further keys.
+        let is_served = || claim.is_waiter && !engine.has_reached(Shutdown::Rejecting);
+        if engine.is_closing() && !is_served() && !lane.is_held_by(claim.owner, now) {
+            return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
+        }
+        lane.enter(self.key, claim, now, effects)
+    }
 }
 
 #[cfg(test)]
