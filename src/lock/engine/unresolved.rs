@@ -5,6 +5,7 @@
 //! hangs uses up its own commands and delays no other group. Releases that wait for a command share the next one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub(in crate::lock) struct Unresolved {
     pub(in crate::lock) changed: Notify,
     /// Notified when nothing is left.
     finished: Notify,
+    /// The attempts in flight whose leases are unresolved once they have replies.
+    attempts: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +49,6 @@ struct State {
     tick: Option<Moment>,
     /// The interval of the last tick. Zero before the first one.
     backoff: Duration,
-    /// The attempts in flight whose leases are unresolved once they have replies.
-    attempts: usize,
     running: bool,
 }
 
@@ -120,7 +121,7 @@ impl Unresolved {
     pub(in crate::lock) fn len(&self) -> usize {
         let state = self.state();
         let leases = state.keys.values().map(|key| key.leases.len());
-        state.attempts + leases.sum::<usize>()
+        leases.sum::<usize>() + self.attempts.load(Ordering::SeqCst)
     }
 
     /// Completes when nothing is left.
@@ -166,7 +167,7 @@ impl Unresolved {
     pub(in crate::lock) fn next_step(&self, now: Moment) -> Step {
         let mut state = self.state();
         if state.keys.is_empty() {
-            state.reset();
+            *state = State::default();
             return Step::End;
         }
         if state.tick.is_some_and(|tick| tick <= now) {
@@ -206,12 +207,12 @@ impl Unresolved {
 
     /// Counts an attempt in flight whose lease is unresolved once it has a reply.
     pub(in crate::lock) fn attempt_left_behind(&self) {
-        self.state().attempts += 1;
+        self.attempts.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Applies the reply to such an attempt, or its end without one. Its lease was added before, if there is one.
     pub(in crate::lock) fn attempt_ended(&self) {
-        self.state().attempts -= 1;
+        self.attempts.fetch_sub(1, Ordering::SeqCst);
         self.finished.notify_waiters();
     }
 
@@ -232,17 +233,12 @@ impl Unresolved {
             lease.until > now && (lease.again || !resolved.contains(&lease.number))
         });
         if unknown.leases.is_empty() {
-            state.keys.remove(key);
+            self.resolved(state, key);
         } else if failed {
             state.failed.push(key.clone());
             state.set_tick(now);
         } else {
             state.make_due(key.clone());
-        }
-        let finished = state.keys.is_empty();
-        drop(state);
-        if finished {
-            self.finished.notify_waiters();
         }
     }
 
@@ -255,8 +251,13 @@ impl Unresolved {
         };
         (unknown.leases).retain(|it| it.number != lease || it.is_attempt);
         if unknown.leases.is_empty() {
-            state.keys.remove(key);
+            self.resolved(state, key);
         }
+    }
+
+    /// Forgets a key without leases.
+    fn resolved(&self, mut state: MutexGuard<'_, State>, key: &LockKey) {
+        state.keys.remove(key);
         let finished = state.keys.is_empty();
         drop(state);
         if finished {
@@ -282,30 +283,20 @@ impl Unresolved {
     pub(in crate::lock) fn stopped(&self) {
         let mut state = self.state();
         state.running = false;
-        let State { keys, groups, .. } = &mut *state;
-        groups.clear();
-        for (key, unknown) in keys {
-            unknown.in_flight = false;
-            let group = groups.entry(unknown.group).or_default();
-            group.due.push_back(key.clone());
-        }
+        state.groups.clear();
+        (state.keys.values_mut()).for_each(|unknown| unknown.in_flight = false);
+        state.failed = state.keys.keys().cloned().collect();
+        state.retry_failed();
     }
 
     /// Drops all leases: no home is left to release them.
     pub(in crate::lock) fn abandon(&self) {
-        self.state().reset();
+        *self.state() = State::default();
         self.finished.notify_waiters();
     }
 }
 
 impl State {
-    fn reset(&mut self) {
-        *self = Self {
-            attempts: self.attempts,
-            ..Self::default()
-        };
-    }
-
     fn set_tick(&mut self, now: Moment) {
         if self.tick.is_none() {
             self.backoff = (2 * self.backoff).clamp(FIRST_BACKOFF, LAST_BACKOFF);

@@ -1,7 +1,6 @@
 //! The resolver: one task that releases leases of unknown fate, and leases that left the queue of
 //! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
-use std::future::pending;
 use std::sync::Arc;
 
 use tokio::time::sleep_until;
@@ -69,7 +68,8 @@ async fn run(mut running: Running) {
     // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
     loop {
-        let tick = match unresolved.next_step(engine.now()) {
+        let now = engine.now();
+        let tick = match unresolved.next_step(now) {
             Step::End => break,
             Step::Release(group, leases) => {
                 let task = release(Arc::clone(engine), group, leases);
@@ -78,15 +78,9 @@ async fn run(mut running: Running) {
             }
             Step::Wait(tick) => tick,
         };
-        let timer = async {
-            match tick {
-                Some(at) => sleep_until(at.into()).await,
-                None => pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            () = timer => {}
+            () = sleep_until(tick.unwrap_or(now).into()), if tick.is_some() => {}
             () = unresolved.changed.notified() => {}
             // Other processes may wait for these keys, so they are retried at once.
             _ = recoveries.next() => unresolved.retry_now(),
