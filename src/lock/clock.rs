@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use suspended::Clocks;
 pub(super) use suspended::is_clock_paused;
+use suspended::{CLOCKS, Clocks};
 
 /// The clock of one manager.
 ///
@@ -38,7 +38,7 @@ impl Clock {
     pub(super) fn now(self) -> Moment {
         #[cfg(test)]
         tests::count_look();
-        let clocks = suspended::clocks();
+        let clocks = &*CLOCKS;
         let ticked = match self {
             Self::System => clocks.elapsed(),
             Self::Runtime => ticked(Instant::now(), clocks),
@@ -101,7 +101,7 @@ pub(super) fn suspended() -> Duration {
 }
 
 fn noticed() -> Span {
-    Span(suspended::clocks().noticed()) + simulated()
+    Span(CLOCKS.noticed()) + simulated()
 }
 
 /// Returns the time for which a test has suspended this thread.
@@ -176,7 +176,7 @@ impl AtomicMoment {
 /// Adds the suspends noticed so far.
 impl From<Instant> for Moment {
     fn from(at: Instant) -> Self {
-        let ticked = ticked(at, suspended::clocks());
+        let ticked = ticked(at, &CLOCKS);
         Self::counted(ticked, noticed())
     }
 }
@@ -185,7 +185,7 @@ impl From<Instant> for Moment {
 /// clock before a conversion.
 impl From<Moment> for Instant {
     fn from(at: Moment) -> Self {
-        let start = Self::from_std(suspended::clocks().start);
+        let start = Self::from_std(CLOCKS.start);
         let ticked = (at - noticed()).0.get();
         let span = Duration::from_nanos(ticked.abs_diff(START));
         if ticked < START {

@@ -116,16 +116,10 @@ fn enter_other_mode(
         }
         match lane.mode() {
             Mode::Exclusive => lane.enter_held(lock, claim, now),
-            _ => Some(Entered::Rejected(Error::new(ErrorKind::KeyConflict))),
+            _ => Some(Err(Error::new(ErrorKind::KeyConflict))),
         }
     });
-    match entered? {
-        Entered::Nested(grant) => Some(Ok(granted(engine, claim, grant))),
-        Entered::Rejected(error) => Some(Err(error)),
-        Entered::Granted(_) | Entered::Idle | Entered::Occupied => {
-            unreachable!("BUG: the owner holds the lock")
-        }
-    }
+    entered.map(|entered| entered.map(|grant| granted(engine, claim, grant)))
 }
 
 /// Reports a grant.
@@ -169,7 +163,7 @@ impl Entry<'_> {
     /// Enters the lane, or makes the first attempt, or joins the queue.
     fn start(&mut self, lane: &mut Lane, effects: &mut Effects) -> Start {
         match self.admit(lane, effects) {
-            Entered::Granted(grant) | Entered::Nested(grant) => Ok(Some(grant)),
+            Entered::Granted(grant) => Ok(Some(grant)),
             Entered::Rejected(error) => Err(error),
             Entered::Idle if self.claim.terms.mode == Mode::Permit && self.is_behind() => {
                 self.queue(lane, Seen::Busy(self.now + PERMIT_HOLD), effects)

@@ -38,18 +38,14 @@ pub(super) struct Clocks {
     counter: Counter,
 }
 
-static CLOCKS: LazyLock<Clocks> = LazyLock::new(|| {
+/// The clocks, which start with the first use.
+pub(super) static CLOCKS: LazyLock<Clocks> = LazyLock::new(|| {
     let start = Instant::now();
     Clocks {
         start,
         counter: Counter::new(counting, || running(start)),
     }
 });
-
-/// Returns the clocks, which start with the first call.
-pub(super) fn clocks() -> &'static Clocks {
-    &CLOCKS
-}
 
 /// Returns `true` if the clock of the current runtime is paused: two readings are equal while the time of the system
 /// passes.
@@ -324,7 +320,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_not_been_suspended() {
-        let clocks = clocks();
+        let clocks = &*CLOCKS;
         assert!(clocks.total(running(clocks.start)) <= clocks.noticed());
     }
 

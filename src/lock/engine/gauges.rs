@@ -14,16 +14,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// The number of reports between two reports of the gauges, which look at all lanes.
 const PER_LOOK: u32 = 5;
 
-/// The managers whose counts the thread reports.
-static REPORTED: Mutex<Reported> = Mutex::new(Reported {
-    managers: Vec::new(),
-    runs: false,
-});
-
-struct Reported {
-    managers: Vec<Manager>,
-    runs: bool,
-}
+/// The managers whose counts the thread reports. It runs while there are some.
+static REPORTED: Mutex<Vec<Manager>> = Mutex::new(Vec::new());
 
 #[derive(Clone)]
 struct Manager {
@@ -43,7 +35,7 @@ impl Manager {
     }
 }
 
-fn reported() -> MutexGuard<'static, Reported> {
+fn reported() -> MutexGuard<'static, Vec<Manager>> {
     REPORTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -55,18 +47,20 @@ impl Engine {
     /// not show it again.
     pub(in crate::lock) fn report_regularly(self: &Arc<Self>) {
         let mut reported = reported();
-        reported.managers.push(Manager {
+        reported.push(Manager {
             tally: Arc::clone(&self.tally),
             engine: Arc::downgrade(self),
         });
-        if !reported.runs {
+        if reported.len() == 1 {
             let mut round = 0;
             let started = every(PERIOD, move || {
                 round += 1;
                 report_all(round % PER_LOOK == 0)
             });
-            // Without a thread, the ends of managers and `flush_metrics` report.
-            reported.runs = started.is_ok();
+            // Without a thread, the ends of managers and `flush_metrics` report. The next manager tries again.
+            if started.is_err() {
+                reported.clear();
+            }
         }
     }
 
@@ -105,9 +99,8 @@ impl Engine {
 /// Returns `false` if no manager is left.
 fn report_all(looks: bool) -> bool {
     let mut reported = reported();
-    reported.managers.retain(|it| it.engine.strong_count() > 0);
-    let managers = reported.managers.clone();
-    reported.runs = !managers.is_empty();
+    reported.retain(|it| it.engine.strong_count() > 0);
+    let managers = reported.clone();
     // A recorder may call into this crate, and the last handle of a manager may be dropped here.
     drop(reported);
     managers.iter().for_each(|manager| manager.report(looks));

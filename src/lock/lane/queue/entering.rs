@@ -15,9 +15,8 @@ use crate::{Error, LockKey};
 /// The result of an acquire's entry.
 #[derive(Debug)]
 pub(in crate::lock) enum Entered {
+    /// The owner has a hold, or one more.
     Granted(Arc<Grant>),
-    /// The owner has one more hold.
-    Nested(Arc<Grant>),
     /// The lane is idle, so the acquire makes the first attempt.
     Idle,
     /// Other acquires are ahead. The lane is unchanged.
@@ -38,7 +37,7 @@ impl Lane {
         if let Phase::Held(_) = self.phase
             && let Some(entered) = self.enter_held(key, claim, now)
         {
-            return entered;
+            return entered.map_or_else(Entered::Rejected, Entered::Granted);
         }
         match &mut self.phase {
             Phase::Idle => Entered::Idle,
@@ -77,25 +76,24 @@ impl Lane {
         key: &LockKey,
         claim: &Claim,
         now: Moment,
-    ) -> Option<Entered> {
+    ) -> Option<Result<Arc<Grant>, Error>> {
         let Phase::Held(tenure) = &mut self.phase else {
             return None;
         };
-        let entered = match tenure.nest(claim, now) {
+        match tenure.nest(claim, now) {
             Some(Ok(grant)) => {
                 if claim.grouped {
                     tenure.expect_pick_up(claim);
                 }
-                Entered::Nested(grant)
+                Some(Ok(grant))
             }
-            Some(Err(kind)) => return Some(Entered::Rejected(Error::new(kind))),
+            Some(Err(kind)) => Some(Err(Error::new(kind))),
             // An acquire that waits, whichever its mode, comes first.
             None if tenure.admits(claim, now) && self.queue.is_empty() => {
-                Entered::Granted(tenure.join(key, claim, now))
+                Some(Ok(tenure.join(key, claim, now)))
             }
-            None => return None,
-        };
-        Some(entered)
+            None => None,
+        }
     }
 
     /// Grants a surrendered lease to this acquire. No caller awaits a later report of its release.

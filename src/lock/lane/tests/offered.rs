@@ -14,10 +14,8 @@ fn grant_not_picked_up_by_deadline_is_withdrawn() {
     let grant = granted(lane.release(&first));
     assert_eq!(lane.next_look(), deadline);
     lane.now = deadline;
-    let (_, mut effects) = lane.look();
-    assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
-    returns(&mut effects);
-    assert!(!grant.is_held(lane.now) && !grant.pick_up(), "too late");
+    returns(&mut lane.look().1);
+    assert!(grant.holds() == 0 && !grant.settle(), "too late");
 }
 
 #[test]
@@ -31,7 +29,7 @@ fn grant_picked_up_in_time_stays() {
     let _answer = lane.enqueue(patient);
     let effects = lane.release(&first);
     let grant = granted(effects);
-    assert!(grant.pick_up());
+    assert!(grant.settle());
     lane.now = deadline;
     assert!(lane.look().1.is_empty());
     assert!(grant.is_held(lane.now));
@@ -50,7 +48,9 @@ fn grouped_grant_not_picked_up_is_withdrawn() {
     assert_eq!(lane.next_look(), deadline);
     lane.now = deadline;
     returns(&mut lane.look().1);
-    assert!(!grant.is_held(lane.now));
+    assert_eq!(grant.holds(), 0);
+    let joined = lane.lane.join_group(&grant, &grouped, lane.now);
+    assert!(!joined, "too late");
 }
 
 /// Returns a grant that two acquires of one owner share and have not picked up.
@@ -170,7 +170,7 @@ fn released_hold_of_group_is_not_withdrawn() {
 #[test]
 fn released_hold_of_group_leaves_others_unclaimed() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    assert!(grant.pick_up());
+    assert!(grant.settle());
     let deadline = lane.now + SECOND;
     let grouped = |hold| Claim {
         deadline: Deadline::At(deadline),
@@ -178,7 +178,8 @@ fn released_hold_of_group_leaves_others_unclaimed() {
         ..again(hold, RENEWED)
     };
     for hold in [2, 3] {
-        assert!(matches!(lane.enter(grouped(hold)), Entered::Nested(_)));
+        let entered = lane.enter(grouped(hold));
+        assert!(matches!(entered, Entered::Granted(grant) if grant.holds() > 1));
     }
     // The group was dropped while it waited for another key.
     assert!(lane.release_hold(&grant, 2, None).work.is_empty());

@@ -122,7 +122,7 @@ fn waiters_of_one_key_leave_index_bounded() {
             lane.granted(&key, &Contender::Loop(wakeup), lease, now, effects);
         });
         grant = effects.grants.remove(0).grant;
-        assert!(grant.pick_up());
+        assert!(grant.settle());
         assert!(look(&lanes, now).renewals.is_empty());
     }
     let left = entries(&lanes);
