@@ -4,7 +4,7 @@
 pub(super) mod claim;
 mod downgrading;
 pub(super) mod grant;
-mod hand_offs;
+pub(super) mod hand_offs;
 pub(super) mod held;
 pub(super) mod lost;
 pub(super) mod place;

@@ -25,7 +25,7 @@ pub(super) use contending::attempting::{Place, Refused};
 pub(super) use contending::looking::{Due, UNPOLLED};
 pub(super) use holding::downgrading::{Reserved, Turn};
 pub(super) use holding::held::Release;
-pub(super) use holding::returning::{Kept, Order, ReleaseOrKeep};
+pub(super) use holding::returning::{Order, ReleaseOrKeep};
 pub(super) use queue::entering::Entered;
 pub(super) use queue::waiter::Waiter;
 #[cfg(feature = "dashboard")]

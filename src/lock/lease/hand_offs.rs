@@ -27,6 +27,17 @@ pub(super) struct HandOffs {
     turn_until: Option<Moment>,
 }
 
+/// The terms under which the backend kept a lease.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lock) struct Kept {
+    /// The first fresh counter. Without one, the lease has tokens left.
+    pub(in crate::lock) counter: Option<u64>,
+    /// The number of fresh counters.
+    pub(in crate::lock) counters: u32,
+    pub(in crate::lock) ttl: Span,
+    pub(in crate::lock) sent_at: Moment,
+}
+
 impl HandOffs {
     fn new(tokens: u32) -> Self {
         Self {
@@ -121,31 +132,25 @@ impl Lease {
         counters.clamp(1, KeepRequest::MAX_COUNTERS)
     }
 
-    /// Continues the lease that the backend kept, under `counters` fresh counters from `counter` on, or the present ones.
-    pub(in crate::lock) fn keep(
-        &mut self,
-        counter: Option<u64>,
-        counters: u32,
-        (sent_at, ttl): (Moment, Duration),
-        now: Moment,
-    ) {
+    /// Continues the lease that the backend kept.
+    pub(in crate::lock) fn keep(&mut self, kept: Kept, now: Moment) {
         let HandOffs {
             tokens, handed_off, ..
         } = self.hand_offs();
-        let kept = match counter {
+        let hand_offs = match kept.counter {
             Some(counter) => {
                 self.counter = counter;
                 let tokens = self.tokens_per_counter();
-                HandOffs::new(tokens.saturating_mul(counters))
+                HandOffs::new(tokens.saturating_mul(kept.counters))
             }
             None => HandOffs {
                 handed_off,
                 ..HandOffs::new(tokens)
             },
         };
-        *self.hand_offs_mut() = kept;
+        *self.hand_offs_mut() = hand_offs;
         // A distant store would leave little of a budget that counts from the command.
         self.hands_off_until = Some(now + HANDOFF_TIME);
-        self.prolong(sent_at, Span::new(ttl));
+        self.prolong(kept.sent_at, kept.ttl);
     }
 }

@@ -1,3 +1,4 @@
+use super::hand_offs::Kept;
 use super::hand_offs::SHORTEST_TURN;
 use super::*;
 use crate::FencingToken;
@@ -15,6 +16,16 @@ fn lease(terms: Terms) -> (Lease, Moment) {
 
 fn unknown() -> BackendError {
     BackendError::unknown("no reply")
+}
+
+/// Returns the reply to a command that kept a lease.
+fn kept(counter: impl Into<Option<u64>>, counters: u32, sent_at: Moment, ttl: Duration) -> Kept {
+    Kept {
+        counter: counter.into(),
+        counters,
+        ttl: Span::new(ttl),
+        sent_at,
+    }
 }
 
 #[test]
@@ -195,7 +206,7 @@ fn retired_lease_is_renewed_but_not_handed_off() {
     assert_eq!(lease.start_renewal(now + TTL / 3), Some(TTL));
     lease.renewal_answered(TTL, now, &RENEWED_OK, now);
     assert!(!lease.may_pass_to(RENEWED, now), "a renewal has no counter");
-    lease.keep(Some(200), 1, (now, TTL), now);
+    lease.keep(kept(200, 1, now, TTL), now);
     assert!(lease.may_pass_to(RENEWED, now), "under a fresh counter");
     assert_eq!(lease.token(), FencingToken::new(200, TOKENS, 0));
 }
@@ -212,7 +223,7 @@ fn lease_not_held_is_not_handed_off() {
 fn lease_near_its_end_is_not_handed_off() {
     let (mut lease, now) = lease(RENEWED);
     let enough = lease.valid_until().before(TTL / 3);
-    lease.keep(Some(200), 1, (enough, Duration::ZERO), enough);
+    lease.keep(kept(200, 1, enough, Duration::ZERO), enough);
     assert!(lease.may_pass_to(RENEWED, enough));
     assert!(!lease.may_pass_to(RENEWED, enough + MS));
     assert!(!lease.may_pass_to(FIXED, now));
@@ -247,17 +258,17 @@ fn lease_without_fresh_counters_has_its_own_tokens() {
         assert!(lease.has_tokens());
         lease.hand_on();
     }
-    lease.keep(None, 8, (now, TTL), now);
+    lease.keep(kept(None, 8, now, TTL), now);
     assert!(lease.may_pass_to(RENEWED, now));
     lease.hand_on();
     assert!(!lease.has_tokens() && !lease.may_pass_to(RENEWED, now));
-    lease.keep(Some(200), 8, (now, TTL), now);
+    lease.keep(kept(200, 8, now, TTL), now);
     for _ in 1..TOKENS * 8 {
         assert!(lease.has_tokens());
         lease.hand_on();
     }
     assert!(!lease.has_tokens());
-    lease.keep(Some(300), 8, (now, TTL), now);
+    lease.keep(kept(300, 8, now, TTL), now);
     lease.retire();
     assert!(!lease.has_tokens());
 }
@@ -284,7 +295,7 @@ fn next_turn_has_twice_used_counters() {
         }
         counters *= 2;
         assert_eq!(lease.next_counters(), counters);
-        lease.keep(Some(200), counters, (now, TTL), now);
+        lease.keep(kept(200, counters, now, TTL), now);
     }
     assert_eq!(lease.next_counters(), 1, "unused");
     for _ in 0..TOKENS {

@@ -5,9 +5,10 @@ use std::time::Duration;
 use crate::backend::{BackendError, LeaseId, Mode};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Outgoing, Work};
+use crate::lock::lane::queue::waiter::Waiter;
 use crate::lock::lane::state::{Lane, Phase, Returning, Seen};
 use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::Claim;
+use crate::lock::lease::hand_offs::Kept;
 use crate::lock::lease::yielded::Yielded;
 use crate::observe::Via;
 use crate::{Error, ErrorKind, LockKey};
@@ -30,17 +31,6 @@ pub(in crate::lock) struct ReleaseOrKeep {
     pub(in crate::lock) needs_counter: bool,
 }
 
-/// The terms under which the backend kept a lease.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct Kept {
-    /// The first fresh counter. Without one, the lease has tokens left.
-    pub(in crate::lock) counter: Option<u64>,
-    /// The number of fresh counters.
-    pub(in crate::lock) counters: u32,
-    pub(in crate::lock) ttl: Span,
-    pub(in crate::lock) sent_at: Moment,
-}
-
 /// Lets the error of the backend itself come before a second release.
 const OWN_TIMEOUT: Duration = Duration::from_millis(10);
 
@@ -59,25 +49,20 @@ impl Lane {
         returning.trouble.get_or_insert((due, Seen::Nothing));
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
-        let keep = self.queue.first().is_some_and(|first| {
-            let Claim {
-                terms, deadline, ..
-            } = first.claim;
+        let keep = self.queue.first().is_some_and(|Waiter { claim, .. }| {
             lease.mode() == Mode::Exclusive
-                && terms.mode == Mode::Exclusive
-                && lease.is_renewed_for(terms, now)
-                && !deadline.has_passed(now)
+                && claim.terms.mode == Mode::Exclusive
+                && lease.is_renewed_for(claim.terms, now)
+                && !claim.deadline.has_passed(now)
         });
-        let release_or_keep = ReleaseOrKeep {
-            outgoing,
-            ttl: lease.ttl(),
-            counters: lease.next_counters(),
-            needs_counter: !lease.has_tokens(),
-        };
-        Some(if keep {
-            Order::ReleaseOrKeep(release_or_keep)
-        } else {
-            Order::Release(outgoing)
+        Some(match keep {
+            true => Order::ReleaseOrKeep(ReleaseOrKeep {
+                outgoing,
+                ttl: lease.ttl(),
+                counters: lease.next_counters(),
+                needs_counter: !lease.has_tokens(),
+            }),
+            false => Order::Release(outgoing),
         })
     }
 
@@ -168,19 +153,16 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Kept {
-            counter,
-            counters,
-            ttl,
-            sent_at,
-        } = kept;
         match self.returns(number) {
             // The second release frees the key, and its reply is still to come.
             Some(returning) if returning.sent_again => return,
             Some(_) => {}
             // The lane no longer waits for this reply.
             None => {
-                let outgoing = Outgoing { lease: number, ttl };
+                let outgoing = Outgoing {
+                    lease: number,
+                    ttl: kept.ttl,
+                };
                 effects.work.push(Work::ResolveGranted(outgoing));
                 return;
             }
@@ -194,7 +176,7 @@ impl Lane {
             may_be_lost,
             ..
         } = returning;
-        lease.keep(counter, counters, (sent_at, ttl.get()), now);
+        lease.keep(kept, now);
         if may_be_lost {
             lease.retire();
             return self.surrender(lease, report, now, effects);
@@ -202,7 +184,7 @@ impl Lane {
         match self.first(now, effects) {
             Some(first) if lease.is_renewed_for(first.terms, now) => {
                 effects.report(report, Ok(()));
-                let via = match counter {
+                let via = match kept.counter {
                     Some(_) => Via::Backend,
                     None => Via::HandOff,
                 };

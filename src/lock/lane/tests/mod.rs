@@ -30,6 +30,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::lease::Lease;
 use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::lease::grant::Grant;
+use crate::lock::lease::hand_offs::Kept;
 use crate::lock::lease::place::{PLACE, QueuePlace};
 use crate::lock::lease::yielded::Yielded;
 use crate::lock::tests::*;

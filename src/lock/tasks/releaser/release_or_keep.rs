@@ -8,9 +8,10 @@ use super::{count, release};
 use crate::LockKey;
 use crate::backend::{KeepRequest, Mode, Released, ReleasedOrKept};
 use crate::lock::engine::Engine;
+use crate::lock::lane::ReleaseOrKeep;
 use crate::lock::lane::contending::attempt::unanswered;
-use crate::lock::lane::{Kept, ReleaseOrKeep};
 use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::hand_offs::Kept;
 use crate::lock::lease::place::{PLACE, QueuePlace};
 use crate::lock::lease::yielded::Yielded;
 
