@@ -10,17 +10,14 @@ pub(super) mod tenure;
 
 use std::sync::Arc;
 
-use super::effect::Wakeup;
 use crate::lock::clock::Moment;
 use crate::lock::lease::claim::{Claim, HoldId};
 use crate::lock::lease::grant::Grant;
 
-use crate::ErrorKind;
-use crate::backend::Mode;
 use end::End;
 
 /// The maximum number of holds of one owner on one lock.
-const MAX_HOLD_COUNT: u32 = 64;
+pub(super) const MAX_HOLD_COUNT: u32 = 64;
 
 #[derive(Debug)]
 pub(super) struct Holding {
@@ -40,41 +37,22 @@ struct Others {
     /// Each hold with the deadline by which its acquire has to pick it up.
     unclaimed: Vec<(HoldId, Moment)>,
     ended: Vec<HoldId>,
-    downgrading: Option<Downgrading>,
-}
-
-/// The task that makes the lease shared. It is notified when it may have something to do: also when the lease has ended,
-/// which drops this.
-#[derive(Debug)]
-struct Downgrading(Wakeup);
-
-impl Drop for Downgrading {
-    fn drop(&mut self) {
-        self.0.notify_one();
-    }
 }
 
 /// One of several holds of one owner. The lease lasts as long as the longest of them requires, but at most
 /// until the limit of the oldest one.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
-    name: Name,
+    /// `None` for any of the holds that were alike before another kind was added, which are interchangeable.
+    id: Option<HoldId>,
     end: End,
     limit: Moment,
-}
-
-/// Which hold an entry of the list stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Name {
-    /// Any of the holds that were alike before another kind was added, which are interchangeable.
-    Alike,
-    Id(HoldId),
 }
 
 impl Hold {
     fn new(claim: &Claim, now: Moment) -> Self {
         Self {
-            name: Name::Id(claim.hold),
+            id: Some(claim.hold),
             end: End::of(claim, now),
             limit: now + claim.terms.max_hold,
         }
@@ -88,8 +66,8 @@ impl Others {
         if holds.is_empty() {
             return false;
         }
-        let find = |name| holds.iter().position(|hold| hold.name == name);
-        let Some(at) = find(Name::Id(hold)).or_else(|| find(Name::Alike)) else {
+        let find = |id| holds.iter().position(|hold| hold.id == id);
+        let Some(at) = find(Some(hold)).or_else(|| find(None)) else {
             unreachable!("BUG: a hold is released once");
         };
         holds.remove(at);
@@ -154,34 +132,6 @@ impl Holding {
         ended
     }
 
-    /// Reserves the lease for a downgrade by the task that `wakeup` notifies.
-    pub(super) fn reserve_downgrade(&mut self, wakeup: Wakeup) {
-        let others = self.others.get_or_insert_default();
-        others.downgrading = Some(Downgrading(wakeup));
-    }
-
-    /// Ends the reservation.
-    pub(super) fn end_downgrade(&mut self) {
-        if let Some(others) = &mut self.others {
-            others.downgrading = None;
-        }
-    }
-
-    pub(super) fn is_downgrading(&self) -> bool {
-        self.downgrading().is_some()
-    }
-
-    /// Notifies the task of a downgrade that a reply has come.
-    pub(super) fn notify_downgrade(&self) {
-        if let Some(Downgrading(wakeup)) = self.downgrading() {
-            wakeup.notify_one();
-        }
-    }
-
-    fn downgrading(&self) -> Option<&Downgrading> {
-        self.others.as_ref()?.downgrading.as_ref()
-    }
-
     pub(super) fn is_first(&self, hold: HoldId) -> bool {
         hold == self.grant.first_hold()
     }
@@ -190,19 +140,6 @@ impl Holding {
     pub(super) fn has_ended(&self, hold: HoldId) -> bool {
         let others = self.others.as_ref();
         others.is_some_and(|others| others.ended.contains(&hold))
-    }
-
-    /// Returns why the owner gets no further hold of a lease that it holds in the mode `held`.
-    pub(super) fn refuses(&self, claim: &Claim, held: Mode) -> Option<ErrorKind> {
-        match claim.terms.mode {
-            // It would wait for itself.
-            Mode::Exclusive if held == Mode::Shared => Some(ErrorKind::Upgrade),
-            // The lock is about to be shared.
-            Mode::Exclusive if self.is_downgrading() => Some(ErrorKind::Upgrade),
-            Mode::Permit if self.is_downgrading() => Some(ErrorKind::KeyConflict),
-            _ if self.grant.holds() >= MAX_HOLD_COUNT => Some(ErrorKind::ReentrancyLimit),
-            _ => None,
-        }
     }
 
     /// Adds a hold that is like the others of this owner.
@@ -232,7 +169,7 @@ impl Holding {
     /// Converts the holds to a list, and returns it. `alike` is their end while they are alike.
     fn list(&mut self, alike: End) -> &mut Vec<Hold> {
         let hold = Hold {
-            name: Name::Alike,
+            id: None,
             end: alike,
             limit: self.grant.limit(),
         };
@@ -276,7 +213,7 @@ impl Holding {
         }
         let is_first = self.is_first(hold);
         let mut holds = self.list(alike).iter_mut();
-        let fits = |it: &&mut Hold| it.name == Name::Id(hold) || it.name == Name::Alike;
+        let fits = |it: &&mut Hold| it.id.is_none_or(|id| id == hold);
         // The first hold is the oldest.
         let held = if is_first {
             holds.find(fits)
@@ -284,7 +221,7 @@ impl Holding {
             holds.rfind(fits)
         };
         if let Some(held) = held {
-            (held.name, held.limit) = (Name::Id(hold), limit);
+            (held.id, held.limit) = (Some(hold), limit);
         }
         true
     }
@@ -292,7 +229,7 @@ impl Holding {
     /// Returns the end that the holds require. `alike` is that of holds that are not listed.
     pub(super) fn end(&self, alike: End) -> End {
         let ends = self.listed().iter().map(|hold| hold.end);
-        ends.reduce(End::max).unwrap_or(alike)
+        ends.max().unwrap_or(alike)
     }
 
     /// Applies the terms of the listed holds to the grant.

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::tenure::Tenure;
+use super::tenure::{Downgrading, Tenure};
 use crate::backend::{BackendError, Downgraded, Mode, Renewal};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Outgoing, Wakeup, Work};
@@ -61,9 +61,11 @@ impl Lane {
         now: Moment,
     ) -> Result<Reserved, Error> {
         let tenure = self.held_under(grant).filter(|tenure| tenure.is_held(now));
-        let holding = tenure.and_then(|tenure| tenure.find(grant));
-        let holding = holding.filter(|holding| grant.is_held(now) && !holding.has_ended(hold));
-        let holding = holding.ok_or_else(|| Error::new(ErrorKind::Lost))?;
+        let tenure = tenure.ok_or_else(|| Error::new(ErrorKind::Lost))?;
+        let has_ended = (tenure.find(grant)).is_none_or(|holding| holding.has_ended(hold));
+        if has_ended || !grant.is_held(now) {
+            return Err(Error::new(ErrorKind::Lost));
+        }
         let invalid = |problem: String| {
             let problem = ConfigError::new("downgrade", problem);
             Err(Error::new(ErrorKind::InvalidOption).with_source(problem))
@@ -82,19 +84,19 @@ impl Lane {
             return invalid(problem);
         }
         // The guard of that one was dropped, and this one is nested.
-        if holding.is_downgrading() {
+        if tenure.downgrading.is_some() {
             return invalid(
                 "another downgrade of the lock is in flight: try again after it".into(),
             );
         }
-        holding.reserve_downgrade(wakeup);
+        tenure.downgrading = Some(Downgrading(wakeup));
         Ok(Reserved::Yes)
     }
 
     /// Ends a reservation whose command was not sent.
     pub(in crate::lock) fn cancel_downgrade(&mut self, grant: &Arc<Grant>) {
         if let Some(tenure) = self.held_under(grant) {
-            tenure.first.end_downgrade();
+            tenure.downgrading = None;
         }
     }
 
@@ -148,14 +150,14 @@ impl Lane {
                     Err(error) => {
                         tenure.lease.downgrade_refused(now);
                         grant.downgrade_refused();
-                        tenure.first.end_downgrade();
+                        tenure.downgrading = None;
                         return Err(Error::of_backend(error));
                     }
                 };
                 tenure
                     .lease
                     .downgraded(counter, downgrade.ttl, sent_at, now);
-                tenure.first.end_downgrade();
+                tenure.downgrading = None;
                 grant.downgraded(tenure.lease.token());
                 tenure.extend_grants();
                 tenure.set_wanted(false, sent_at);

@@ -4,24 +4,15 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::{Lease, valid_until};
 
-/// The end of a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The end of a hold. A lease that reaches the greatest of several ends reaches all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::lock::lane) enum End {
+    At(Moment),
     /// Renewed by leases of this length until it is released.
     Renewed(Span),
-    At(Moment),
 }
 
 impl End {
-    /// Returns what a lease must last for so that both ends are reached.
-    pub(in crate::lock::lane) fn max(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::At(one), Self::At(other)) => Self::At(one.max(other)),
-            (Self::Renewed(_), _) => self,
-            (Self::At(_), Self::Renewed(_)) => other,
-        }
-    }
-
     /// Returns the end of each hold while all are alike. The lease then has the terms of the first one.
     pub(in crate::lock::lane) fn of_alike(lease: &Lease) -> Self {
         if lease.is_renewed() {

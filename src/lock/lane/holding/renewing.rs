@@ -1,5 +1,6 @@
 //! The replies to renewals.
 
+use super::tenure::Downgrading;
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Outgoing, Work};
@@ -106,7 +107,9 @@ impl Lane {
             Phase::Held(_) if is_lost => self.lose_by_clock(now, effects),
             Phase::Held(tenure) => {
                 tenure.extend_grants();
-                tenure.first.notify_downgrade();
+                if let Some(Downgrading(wakeup)) = &tenure.downgrading {
+                    wakeup.notify_one();
+                }
             }
             // The release waits for this reply.
             _ => self.resume_return(&renewal.key, now, effects),

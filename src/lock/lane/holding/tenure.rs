@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::Holding;
 use super::end::End;
+use super::{Holding, MAX_HOLD_COUNT};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::{Effects, Loss};
+use crate::lock::lane::effect::{Effects, Loss, Wakeup};
 use crate::lock::lane::queue::group::{ASK_AGAIN, Group};
 use crate::lock::lease::Lease;
 use crate::lock::lease::claim::{Claim, HoldId};
@@ -21,6 +21,18 @@ pub(in crate::lock::lane) struct Tenure {
     pub(in crate::lock::lane) first: Holding,
     /// The other owners. Boxed because an exclusive lease has none.
     group: Option<Box<Group>>,
+    /// The task that makes the lease shared.
+    pub(in crate::lock::lane) downgrading: Option<Downgrading>,
+}
+
+/// Notifies the task of a downgrade when it may have something to do: also when the lease has ended, which drops this.
+#[derive(Debug)]
+pub(in crate::lock::lane) struct Downgrading(pub(in crate::lock::lane) Wakeup);
+
+impl Drop for Downgrading {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
 }
 
 impl Tenure {
@@ -41,6 +53,7 @@ impl Tenure {
             first: Holding::new(grant, claim),
             lease,
             group: None,
+            downgrading: None,
         }
     }
 
@@ -110,9 +123,17 @@ impl Tenure {
         if claim.is_owner_fresh {
             return None;
         }
-        let (mode, lasts) = (self.lease.mode(), self.lease.lasts_as(claim.terms));
+        let (held, lasts) = (self.lease.mode(), self.lease.lasts_as(claim.terms));
+        let is_downgrading = self.downgrading.is_some();
         let holding = self.of_owner(claim.owner)?;
-        if let Some(kind) = holding.refuses(claim, mode) {
+        let refused = match claim.terms.mode {
+            // It would wait for itself, or the lock is about to be shared.
+            Mode::Exclusive if held == Mode::Shared || is_downgrading => Some(ErrorKind::Upgrade),
+            Mode::Permit if is_downgrading => Some(ErrorKind::KeyConflict),
+            _ if holding.grant.holds() >= MAX_HOLD_COUNT => Some(ErrorKind::ReentrancyLimit),
+            _ => None,
+        };
+        if let Some(kind) = refused {
             return Some(Err(kind));
         }
         let grant = Arc::clone(&holding.grant);
@@ -150,7 +171,7 @@ impl Tenure {
     /// Applies the terms of all holds to the lease. `alike` is the end of holds that are not listed.
     fn follow_holds(&mut self, alike: End, now: Moment) {
         let ends = self.holdings().map(|holding| holding.end(alike));
-        match ends.reduce(End::max).unwrap_or(alike) {
+        match ends.max().unwrap_or(alike) {
             End::Renewed(ttl) => self.lease.want_always(ttl, now),
             End::At(end) => self.lease.want_until(end, now),
         }
