@@ -94,12 +94,7 @@ impl Moment {
     }
 }
 
-/// Returns the total suspended time that [`Clock::now`] has noticed. An increase between two calls
-/// shows a resume.
-pub(super) fn suspended() -> Duration {
-    noticed().get()
-}
-
+/// Returns the total suspended time that [`Clock::now`] has noticed.
 fn noticed() -> Span {
     Span(CLOCKS.noticed()) + simulated()
 }

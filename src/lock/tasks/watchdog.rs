@@ -15,7 +15,7 @@ use tokio::time::sleep_until;
 
 use super::{releaser, resolver};
 use crate::backend::{BackendError, Renewal, Renewed};
-use crate::lock::clock::{Moment, suspended};
+use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::{Home, HomeEnded};
 use crate::lock::engine::unresolved::IN_FLIGHT;
@@ -110,7 +110,6 @@ async fn run(mut running: Running) {
     };
     let home = Arc::clone(&running.home);
     let alarm = &home.watchdog;
-    let mut known_suspends = suspended();
     let mut ticked = false;
     let mut rounds = None;
     loop {
@@ -120,10 +119,6 @@ async fn run(mut running: Running) {
             return;
         };
         let now = engine.now();
-        if suspended() > known_suspends {
-            known_suspends = suspended();
-            reject_late(&engine, now);
-        }
         let wakes_at = match alarm.time() {
             Some(at) if at > now => at,
             due => {
@@ -170,14 +165,6 @@ fn mark_suspect(engine: &Arc<Engine>, home: &Home) {
     let all = engine.lanes.for_each(|_, lane, _| lane.mark_suspect(now));
     engine.carry_out_all(all);
     home.watchdog.next(now);
-}
-
-fn reject_late(engine: &Arc<Engine>, now: Moment) {
-    let all = engine.lanes.for_each(|key, lane, effects| {
-        lane.reject_late(now, effects);
-        lane.admit(key, now, effects);
-    });
-    engine.carry_out_all(all);
 }
 
 /// Runs one round. Returns the time of the next one, or `None` if no lane is left to check.

@@ -89,18 +89,6 @@ async fn lock_entered_at_end_of_task_is_watched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resume_rejects_waiters_past_deadline() {
-    let (engine, _home) = engine();
-    let _guard = acquire(&engine, "a").await.expect("free");
-    let mut late = acquire(&engine, "a").wait(SECOND).into_future();
-    assert!((&mut late).now_or_never().is_none());
-    // Timers did not advance during the suspend.
-    reject_late(&engine, Moment::now() + SECOND);
-    let outcome = late.now_or_never().expect("without waiting");
-    assert!(outcome.expect_err("held").is_busy());
-}
-
-#[tokio::test(start_paused = true)]
 async fn recovery_of_backend_renews_at_once() {
     let backend = Slow::default();
     let locks = LockManager::builder(backend.clone()).build();
