@@ -36,6 +36,8 @@ struct Shard {
 struct Slot {
     key: LockKey,
     lane: Lane,
+    /// The earliest entry of the lane in the index.
+    scheduled: Option<Moment>,
 }
 
 /// The lanes of one manager. A lane is in the table while it is not idle.
@@ -119,9 +121,11 @@ impl Lanes {
         deadlines: &mut Deadlines,
         effects: &mut Effects,
     ) -> bool {
-        match slot.lane.unscheduled_look() {
-            Some(at) => Self::enter(at, slot, hash, deadlines, effects),
-            None => false,
+        match slot.lane.next_look() {
+            Some(at) if slot.scheduled.is_none_or(|earlier| at < earlier) => {
+                Self::enter(at, slot, hash, deadlines, effects)
+            }
+            _ => false,
         }
     }
 
@@ -133,7 +137,7 @@ impl Lanes {
         deadlines: &mut Deadlines,
         effects: &mut Effects,
     ) -> bool {
-        slot.lane.schedule(at);
+        slot.scheduled = Some(at);
         if deadlines.push(Entry { at, hash }) {
             effects.deadlines.push(at);
         }
@@ -281,12 +285,14 @@ impl Slot {
             None => Box::new(Self {
                 key,
                 lane: Lane::default(),
+                scheduled: None,
             }),
         }
     }
 
     fn emptied(mut self: Box<Self>) -> Box<Self> {
         self.lane = Lane::default();
+        self.scheduled = None;
         self
     }
 }
@@ -297,7 +303,7 @@ impl Shard {
         let lanes = &self.lanes;
         let is_live = |entry: &Entry| {
             let mut lanes = lanes.iter_hash(entry.hash);
-            lanes.any(|slot| slot.lane.is_scheduled(entry.at))
+            lanes.any(|slot| slot.scheduled == Some(entry.at))
         };
         self.deadlines.drop_stale(lanes.len(), is_live);
     }

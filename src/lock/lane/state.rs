@@ -32,8 +32,6 @@ const REMAINING_HOLD: Duration = Duration::from_secs(1);
 pub(in crate::lock) struct Lane {
     pub(super) phase: Phase,
     pub(super) queue: Waiters,
-    /// When the watchdog checks the lane, by its earliest entry in the index.
-    scheduled: Option<Moment>,
 }
 
 #[derive(Debug, Default)]
@@ -270,28 +268,6 @@ impl Lane {
             Phase::Held(tenure) => Some(tenure.lease.number()),
             Phase::Returning(returning) => Some(returning.lease.number()),
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => None,
-        }
-    }
-
-    /// Records that the index has an entry for the lane.
-    pub(in crate::lock) fn schedule(&mut self, at: Moment) {
-        self.scheduled = Some(at);
-    }
-
-    /// Returns `true` if the index has an entry for the lane at `at` or earlier.
-    pub(in crate::lock) fn is_scheduled_by(&self, at: Moment) -> bool {
-        self.scheduled.is_some_and(|earlier| earlier <= at)
-    }
-
-    /// Returns `true` if this entry of the index is the lane's earliest one.
-    pub(in crate::lock) fn is_scheduled(&self, at: Moment) -> bool {
-        self.scheduled == Some(at)
-    }
-
-    /// The entry left the index.
-    pub(in crate::lock) fn unschedule(&mut self, at: Moment) {
-        if self.is_scheduled(at) {
-            self.scheduled = None;
         }
     }
 

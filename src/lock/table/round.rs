@@ -71,7 +71,7 @@ impl Lanes {
                 // A renewal that is due soon joins the renewals of this round.
                 let mut lanes = shard.lanes.iter_hash(hash);
                 let joins = !(round.renewals.is_empty() && renewals.is_empty())
-                    && lanes.any(|slot| slot.lane.is_scheduled(at) && slot.lane.renews_early(now));
+                    && lanes.any(|slot| slot.scheduled == Some(at) && slot.lane.renews_early(now));
                 if !joins {
                     break;
                 }
@@ -82,7 +82,7 @@ impl Lanes {
                 if slot.key.hash_code() != hash {
                     continue;
                 }
-                slot.lane.unschedule(at);
+                slot.scheduled.take_if(|scheduled| *scheduled == at);
                 let mut effects = Effects::default();
                 match slot.lane.look(now, &mut effects) {
                     Some(Due::Renewal(lease, ttl)) => renewals.push(DueRenewal {

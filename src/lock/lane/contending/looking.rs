@@ -38,12 +38,6 @@ impl Lane {
         })
     }
 
-    /// Returns the next look, unless the index has an entry for it.
-    #[inline]
-    pub(in crate::lock) fn unscheduled_look(&self) -> Option<Moment> {
-        self.next_look().filter(|at| !self.is_scheduled_by(*at))
-    }
-
     /// Returns `true` if a renewal that is due later may join one that is sent now.
     pub(in crate::lock) fn renews_early(&self, now: Moment) -> bool {
         matches!(&self.phase, Phase::Held(tenure) if tenure.lease.renews_early(now))
