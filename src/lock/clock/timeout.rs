@@ -11,7 +11,7 @@ use crate::task::Timer;
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Returns when a timer for `until` has to read the clock again.
-pub(in crate::lock) fn next_wake(until: Moment, now: Moment) -> Moment {
+fn next_wake(until: Moment, now: Moment) -> Moment {
     until.min(now + LONGEST_SLEEP)
 }
 

@@ -9,6 +9,7 @@ use super::contending::attempt::Attempt;
 use super::few::Few;
 use super::queue::waiter::Waiter;
 use crate::Error;
+use crate::backend::Renewal;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::grant::Grant;
@@ -104,6 +105,14 @@ impl Effects {
             lease: place,
             ttl: PLACE,
         });
+    }
+
+    /// Releases the lease of a renewal that may have extended it.
+    pub(in crate::lock) fn resolve(&mut self, renewal: &Renewal) {
+        self.work.push(Work::ResolveGranted(Outgoing {
+            lease: LeaseNumber::of(renewal.lease),
+            ttl: Span::new(renewal.ttl),
+        }));
     }
 
     pub(in crate::lock) fn reject(&mut self, waiter: Arc<Waiter>, error: Error) {

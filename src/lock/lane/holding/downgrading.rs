@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::tenure::{Downgrading, Tenure};
 use crate::backend::{BackendError, Downgraded, Mode, Renewal};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lane::effect::{Effects, Outgoing, Wakeup, Work};
+use crate::lock::lane::effect::{Effects, Wakeup};
 use crate::lock::lane::state::{Lane, Phase};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::HoldId;
@@ -179,11 +179,7 @@ impl Lane {
                     Err(error) => error.may_have_taken_effect(),
                 };
                 if may_hold {
-                    let outgoing = Outgoing {
-                        lease: LeaseNumber::of(downgrade.lease),
-                        ttl: Span::new(downgrade.ttl),
-                    };
-                    effects.work.push(Work::ResolveGranted(outgoing));
+                    effects.resolve(downgrade);
                 }
                 Err(lost)
             }

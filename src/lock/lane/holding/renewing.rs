@@ -2,9 +2,9 @@
 
 use super::tenure::Downgrading;
 use crate::backend::{BackendError, Renewal, Renewed};
-use crate::lock::clock::{Moment, Span};
-use crate::lock::lane::effect::{Effects, Outgoing, Work};
-use crate::lock::lane::state::{Lane, Phase};
+use crate::lock::clock::Moment;
+use crate::lock::lane::effect::Effects;
+use crate::lock::lane::state::{Lane, Phase, Seen};
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::LostReason;
 
@@ -50,17 +50,20 @@ impl Lane {
         self.replied(renewal, effective, now, effects, |lease| {
             lease.renewal_answered(renewal.ttl, sent_at, outcome, now);
         });
-        if let Err(error) = outcome {
-            self.renewal_failed(renewal.lease, error, now);
-        }
-        if let Phase::Held(tenure) = &mut self.phase
-            && tenure.lease.is(renewal.lease)
-        {
-            if let Ok(renewed) = outcome {
-                tenure.set_wanted(*renewed == Renewed::Wanted, sent_at);
+        match (&mut self.phase, outcome) {
+            (Phase::Held(tenure), _) if tenure.lease.is(renewal.lease) => {
+                if let Ok(renewed) = outcome {
+                    tenure.set_wanted(*renewed == Renewed::Wanted, sent_at);
+                }
+                tenure.ask_again(now);
+                self.admit(&renewal.key, now, effects);
             }
-            tenure.ask_again(now);
-            self.admit(&renewal.key, now, effects);
+            // The release waited for this reply.
+            (Phase::Returning(returning), Err(error)) if returning.lease.is(renewal.lease) => {
+                let trouble = || (now, Seen::Trouble(error.clone()));
+                returning.trouble.get_or_insert_with(trouble);
+            }
+            _ => {}
         }
     }
 
@@ -91,11 +94,7 @@ impl Lane {
             if effective == Effective::Yes
                 && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
             {
-                let outgoing = Outgoing {
-                    lease: LeaseNumber::of(renewal.lease),
-                    ttl: Span::new(renewal.ttl),
-                };
-                effects.work.push(Work::ResolveGranted(outgoing));
+                effects.resolve(renewal);
             }
             return;
         };

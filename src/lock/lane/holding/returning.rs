@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::{BackendError, LeaseId, Mode};
+use crate::backend::{BackendError, Mode};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Outgoing, Work};
 use crate::lock::lane::queue::waiter::Waiter;
@@ -125,21 +125,6 @@ impl Lane {
     pub(in crate::lock) fn return_failed(&mut self, error: BackendError) {
         if let Phase::Contending(contending) = &mut self.phase {
             contending.seen = Seen::Trouble(error);
-        }
-    }
-
-    /// Records that a renewal failed for whose reply the release waited.
-    pub(in crate::lock::lane) fn renewal_failed(
-        &mut self,
-        lease: LeaseId,
-        error: &BackendError,
-        now: Moment,
-    ) {
-        if let Phase::Returning(returning) = &mut self.phase
-            && returning.lease.is(lease)
-        {
-            let trouble = || (now, Seen::Trouble(error.clone()));
-            returning.trouble.get_or_insert_with(trouble);
         }
     }
 
