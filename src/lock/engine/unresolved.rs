@@ -5,7 +5,7 @@
 //! hangs uses up its own commands and delays no other group. Releases that wait for a command share the next one.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,8 +35,9 @@ pub(in crate::lock) struct Unresolved {
     pub(in crate::lock) changed: Notify,
     /// Notified when nothing is left.
     finished: Notify,
-    /// The attempts in flight whose leases are unresolved once they have replies.
-    attempts: AtomicUsize,
+    /// The attempts in flight whose leases are unresolved once they have replies. Less than 0 for a moment if one ends
+    /// before it is counted.
+    attempts: AtomicIsize,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +122,8 @@ impl Unresolved {
     pub(in crate::lock) fn len(&self) -> usize {
         let state = self.state();
         let leases = state.keys.values().map(|key| key.leases.len());
-        leases.sum::<usize>() + self.attempts.load(Ordering::SeqCst)
+        let attempts = self.attempts.load(Ordering::SeqCst).max(0);
+        leases.sum::<usize>() + attempts.unsigned_abs()
     }
 
     /// Completes when nothing is left.

@@ -61,6 +61,8 @@ pub(in crate::lock) enum Work {
     Contend { wakeup: Wakeup, yielded: Yielded },
     /// Finish the first attempt of an acquire that is not polled, from home.
     FinishAttempt(Arc<Waiter>, Attempt),
+    /// Count a first attempt that was replaced, until it ends.
+    LeaveAttempt,
     /// Return the lease of this lane to the backend.
     Return,
     /// Send the release of this lease from home as well: the task that sent it may not run.

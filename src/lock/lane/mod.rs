@@ -22,7 +22,7 @@ mod state;
 mod tests;
 
 pub(super) use contending::attempting::{Place, Refused};
-pub(super) use contending::looking::{Due, UNPOLLED};
+pub(super) use contending::looking::UNPOLLED;
 pub(super) use holding::downgrading::{Reserved, Turn};
 pub(super) use holding::held::Release;
 pub(super) use holding::returning::{Order, ReleaseOrKeep};

@@ -7,7 +7,6 @@ use super::{Lanes, Shard, lock};
 use crate::LockKey;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::lane::Due;
 use crate::lock::lane::effect::Effects;
 use crate::lock::lane::few::Few;
 use crate::lock::lease::LeaseNumber;
@@ -32,14 +31,13 @@ pub(in crate::lock) struct Round {
 }
 
 impl Lanes {
-    /// Checks every lane that is due in the index. Calls `count_left` for each first attempt that is replaced, under the
-    /// mutex of its shard: the attempt observes that later.
-    pub(in crate::lock) fn look(&self, now: Moment, count_left: impl Fn()) -> Round {
+    /// Checks every lane that is due in the index.
+    pub(in crate::lock) fn look(&self, now: Moment) -> Round {
         let mut round = Round::default();
         for shard in &self.shards {
             let mut guard = lock(shard);
             let before = guard.lanes.len();
-            let renewals = self.look_at_shard(&mut guard, now, &count_left, &mut round);
+            let renewals = self.look_at_shard(&mut guard, now, &mut round);
             if !renewals.is_empty() {
                 round.renewals.push(renewals);
             }
@@ -53,13 +51,7 @@ impl Lanes {
         round
     }
 
-    fn look_at_shard(
-        &self,
-        shard: &mut Shard,
-        now: Moment,
-        count_left: &impl Fn(),
-        round: &mut Round,
-    ) -> Vec<DueRenewal> {
+    fn look_at_shard(&self, shard: &mut Shard, now: Moment, round: &mut Round) -> Vec<DueRenewal> {
         let mut renewals = Vec::new();
         // Entries that a check adds belong to the next round.
         for _ in 0..shard.deadlines.len() {
@@ -84,15 +76,13 @@ impl Lanes {
                 }
                 slot.scheduled.take_if(|scheduled| *scheduled == at);
                 let mut effects = Effects::default();
-                match slot.lane.look(now, &mut effects) {
-                    Some(Due::Renewal(lease, ttl)) => renewals.push(DueRenewal {
+                if let Some((lease, ttl)) = slot.lane.look(now, &mut effects) {
+                    renewals.push(DueRenewal {
                         key: slot.key.clone(),
                         lease,
                         ttl,
                         mode: slot.lane.mode(),
-                    }),
-                    Some(Due::LeftAttempt) => count_left(),
-                    None => {}
+                    });
                 }
                 slot.lane.admit(&slot.key, now, &mut effects);
                 self.count_work(&slot.lane, &mut effects);

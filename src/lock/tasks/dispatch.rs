@@ -98,6 +98,7 @@ impl Engine {
                 let attempt = FirstAttempt::new(self, key, &waiter, attempt);
                 self.home.spawn(attempt.run());
             }
+            Work::LeaveAttempt => self.home.unresolved.attempt_left_behind(),
             Work::Return => releaser::enqueue(self, key),
             Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
             Work::ResolveGranted(Outgoing { lease, ttl }) => {

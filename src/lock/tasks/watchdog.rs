@@ -173,9 +173,7 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         renewals,
         effects,
         next,
-    } = engine
-        .lanes
-        .look(now, || home.unresolved.attempt_left_behind());
+    } = engine.lanes.look(now);
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
     let mut turns = HashMap::new();

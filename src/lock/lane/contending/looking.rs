@@ -11,15 +11,6 @@ use crate::lock::lease::LeaseNumber;
 /// The time after which home takes a first attempt that its acquire does not poll, if others wait.
 pub(in crate::lock) const UNPOLLED: Duration = Duration::from_millis(8);
 
-/// What the watchdog does for a lane that is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum Due {
-    /// Send a renewal of this lease, with this TTL.
-    Renewal(LeaseNumber, Duration),
-    /// Count a first attempt that was replaced, until it ends.
-    LeftAttempt,
-}
-
 impl Lane {
     /// Returns when the watchdog has to check the lane.
     #[inline(always)]
@@ -43,8 +34,12 @@ impl Lane {
         matches!(&self.phase, Phase::Held(tenure) if tenure.lease.renews_early(now))
     }
 
-    /// Checks the lane.
-    pub(in crate::lock) fn look(&mut self, now: Moment, effects: &mut Effects) -> Option<Due> {
+    /// Checks the lane. Returns the lease to renew, and for which TTL.
+    pub(in crate::lock) fn look(
+        &mut self,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Option<(LeaseNumber, Duration)> {
         self.expire(now, effects);
         self.reject_late(now, effects);
         self.end_overdue(now, effects);
@@ -52,7 +47,7 @@ impl Lane {
         match &mut self.phase {
             Phase::Held(tenure) => {
                 let ttl = tenure.lease.start_renewal(now)?;
-                Some(Due::Renewal(tenure.lease.number(), ttl))
+                Some((tenure.lease.number(), ttl))
             }
             Phase::Returning(returning) if returning.is_overdue(now) => {
                 returning.sent_again = true;
@@ -65,7 +60,8 @@ impl Lane {
             }) if checks_first => {
                 if first.due <= now {
                     self.replace_task(now, effects);
-                    return Some(Due::LeftAttempt);
+                    effects.work.push(Work::LeaveAttempt);
+                    return None;
                 }
                 // Its acquire may poll it at this moment. If the acquire has left, a task drives it.
                 let waiter = self.queue.attempting();

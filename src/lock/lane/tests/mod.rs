@@ -226,16 +226,14 @@ impl TestLane {
     }
 
     fn look(&mut self) -> (Option<Renewal>, Effects) {
-        let (due, effects) = self.event(Lane::look);
+        let (due, mut effects) = self.event(Lane::look);
         let mode = self.lane.mode();
-        let renewal = match due {
-            Some(Due::Renewal(lease, ttl)) => Some(renewal(lease.get(), ttl).with_mode(mode)),
-            Some(Due::LeftAttempt) => {
-                self.left_attempts += 1;
-                None
-            }
-            None => None,
-        };
+        let renewal = due.map(|(lease, ttl)| renewal(lease.get(), ttl).with_mode(mode));
+        let mut works = effects.work.iter();
+        if let Some(at) = works.position(|work| matches!(work, Work::LeaveAttempt)) {
+            effects.work.remove(at);
+            self.left_attempts += 1;
+        }
         (renewal, effects)
     }
 

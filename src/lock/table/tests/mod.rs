@@ -78,7 +78,7 @@ fn return_to(
 }
 
 fn look(lanes: &Lanes, now: Moment) -> Round {
-    lanes.look(now, || {})
+    lanes.look(now)
 }
 
 /// Returns the number of entries in the index.
