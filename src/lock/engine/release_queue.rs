@@ -1,7 +1,7 @@
 //! The queue of keys whose leases have to be returned, and whether its task runs.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -14,8 +14,8 @@ use crate::LockKey;
 #[repr(align(128))]
 pub(in crate::lock) struct ReleaseQueue {
     keys: Mutex<VecDeque<LockKey>>,
-    /// The number of rounds so far.
-    rounds: AtomicU64,
+    /// Whether keys have waited since the last tick of the watchdog, without a round.
+    waits: AtomicBool,
     running: AtomicBool,
     /// Notified when a key is enqueued.
     enqueued: Notify,
@@ -45,7 +45,7 @@ impl ReleaseQueue {
 
     /// Removes and returns up to `most` keys.
     pub(in crate::lock) fn next_round(&self, most: usize) -> Vec<LockKey> {
-        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.waits.store(false, Ordering::Relaxed);
         let mut keys = self.keys();
         let size = keys.len().min(most);
         // Keeps the capacity of a normal round, but not that of a burst.
@@ -56,21 +56,10 @@ impl ReleaseQueue {
         round
     }
 
-    /// Calls `take_over` if keys have waited since the last call without a round: the runtime of the task may block.
-    /// `rounds` is the result of that call.
-    pub(in crate::lock) fn take_over_if_stuck(
-        &self,
-        rounds: Option<u64>,
-        take_over: impl FnOnce(),
-    ) -> Option<u64> {
-        if self.is_empty() {
-            return None;
-        }
-        let present = self.rounds.load(Ordering::Relaxed);
-        if rounds == Some(present) {
-            take_over();
-        }
-        Some(present)
+    /// Returns `true` if keys have waited since the last call without a round: the runtime of the task may block.
+    pub(in crate::lock) fn is_stuck(&self) -> bool {
+        let waits = !self.is_empty();
+        self.waits.swap(waits, Ordering::Relaxed) && waits
     }
 
     /// Completes when the queue has a key.

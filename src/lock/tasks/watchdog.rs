@@ -111,7 +111,6 @@ async fn run(mut running: Running) {
     let home = Arc::clone(&running.home);
     let alarm = &home.watchdog;
     let mut ticked = false;
-    let mut rounds = None;
     loop {
         // Held only for one round, so the manager can be dropped.
         let Some(engine) = running.engine.upgrade() else {
@@ -135,9 +134,9 @@ async fn run(mut running: Running) {
             }
         };
         if std::mem::take(&mut ticked) {
-            rounds = home
-                .releases
-                .take_over_if_stuck(rounds, || releaser::take_over(&engine));
+            if home.releases.is_stuck() {
+                releaser::take_over(&engine);
+            }
             // Only after a tick, because each of many brief locks would start and end a task otherwise.
             if engine.lanes.forget_if_empty() {
                 alarm.clear();
