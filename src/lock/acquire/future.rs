@@ -98,8 +98,7 @@ impl Acquire {
 
     /// Proceeds as far as possible without waiting. The wait counts from `now`.
     fn start(&mut self, now: Moment) -> Result<Started, Error> {
-        let invalid_key = |invalid| Error::new(ErrorKind::InvalidKey).with_source(invalid);
-        self.keys.validate().map_err(invalid_key)?;
+        self.keys.validate().map_err(Error::of_key)?;
         let terms = self.terms()?;
         self.engine.require_home()?;
         let ticket = self.engine.next_number();

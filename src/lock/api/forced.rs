@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::manager::{LockManager, valid};
+use super::manager::{LockManager, count_forced, valid};
 use crate::backend::ForceReleased;
 use crate::lock::clock::timeout::by;
 use crate::lock::engine::Engine;
-use crate::observe::Forced;
 use crate::{Error, ErrorKind, LockKey, Owner};
 
 impl LockManager {
@@ -60,11 +59,7 @@ impl LockManager {
                 engine.run(command).await.map_err(Error::of_backend)
             }
         };
-        engine.tally.force_released(match &outcome {
-            Ok(ForceReleased::Released) => Forced::Released,
-            Ok(_) => Forced::NotHeld,
-            Err(_) => Forced::Failed,
-        });
+        count_forced(engine, &outcome);
         Ok(outcome? == ForceReleased::Released)
     }
 

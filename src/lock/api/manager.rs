@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::snapshot::{LockInfo, Snapshot};
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
+use crate::key::InvalidKey;
 use crate::lock::acquire::Acquire;
 use crate::lock::clock::timeout::by;
 use crate::lock::engine::{Engine, Shutdown};
@@ -144,11 +145,7 @@ impl LockManager {
         let seen = engine.leases_of(&key);
         let backend = Arc::clone(&engine.backend);
         let outcome = engine.run(backend.force_release(key.clone(), None)).await;
-        engine.tally.force_released(match &outcome {
-            Ok(ForceReleased::Released) => Forced::Released,
-            Ok(_) => Forced::NotHeld,
-            Err(_) => Forced::Failed,
-        });
+        count_forced(engine, &outcome);
         let outcome = outcome.map_err(Error::of_backend)?;
         let now = engine.now();
         for lane in engine.leases_of(&key).into_keys() {
@@ -291,15 +288,26 @@ impl LockManager {
     }
 }
 
+/// Counts a forced release.
+pub(super) fn count_forced<E>(engine: &Engine, outcome: &Result<ForceReleased, E>) {
+    engine.tally.force_released(match outcome {
+        Ok(ForceReleased::Released) => Forced::Released,
+        Ok(_) => Forced::NotHeld,
+        Err(_) => Forced::Failed,
+    });
+}
+
 pub(in crate::lock) fn valid(key: impl Into<LockKey>) -> Result<LockKey, Error> {
     let key = key.into();
-    match key.validate() {
-        Ok(()) => Ok(key),
-        Err(invalid) => Err(Error::new(ErrorKind::InvalidKey).with_source(invalid)),
-    }
+    key.validate().map_err(Error::of_key)?;
+    Ok(key)
 }
 
 impl Error {
+    pub(in crate::lock) fn of_key(invalid: InvalidKey) -> Self {
+        Self::new(ErrorKind::InvalidKey).with_source(invalid)
+    }
+
     pub(in crate::lock) fn of_backend(error: BackendError) -> Self {
         let kind = match error.kind() {
             BackendErrorKind::Unavailable => ErrorKind::Unavailable,
