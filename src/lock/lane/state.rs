@@ -208,33 +208,38 @@ impl Lane {
         self.queue.len()
     }
 
-    /// Returns the grants of the owners that hold the lease.
-    pub(in crate::lock) fn holders(&self) -> impl Iterator<Item = &Arc<Grant>> {
-        let tenure = match &self.phase {
+    /// Returns the lease that is held, with its owners.
+    pub(super) fn tenure(&self) -> Option<&Tenure> {
+        match &self.phase {
             Phase::Held(tenure) => Some(tenure),
             _ => None,
-        };
-        tenure.into_iter().flat_map(Tenure::grants)
+        }
+    }
+
+    pub(super) fn tenure_mut(&mut self) -> Option<&mut Tenure> {
+        match &mut self.phase {
+            Phase::Held(tenure) => Some(tenure),
+            _ => None,
+        }
+    }
+
+    /// Returns the grants of the owners that hold the lease.
+    pub(in crate::lock) fn holders(&self) -> impl Iterator<Item = &Arc<Grant>> {
+        self.tenure().into_iter().flat_map(Tenure::grants)
     }
 
     /// Returns how the backend has the lease that is held.
     pub(in crate::lock) fn mode(&self) -> Mode {
-        match &self.phase {
-            Phase::Held(tenure) => tenure.lease.mode(),
-            _ => Mode::Exclusive,
-        }
+        (self.tenure()).map_or(Mode::Exclusive, |tenure| tenure.lease.mode())
     }
 
     pub(in crate::lock) fn is_held(&self) -> bool {
-        matches!(self.phase, Phase::Held(_))
+        self.tenure().is_some()
     }
 
     /// Returns the number of owners that hold the lease.
     pub(in crate::lock) fn owners(&self) -> usize {
-        match &self.phase {
-            Phase::Held(tenure) => tenure.owners(),
-            _ => 0,
-        }
+        self.tenure().map_or(0, Tenure::owners)
     }
 
     /// Returns `true` if the lane is held or waited for.
@@ -244,12 +249,8 @@ impl Lane {
 
     /// Returns `true` if this owner holds the lease.
     pub(in crate::lock) fn is_held_by(&mut self, owner: Owner, now: Moment) -> bool {
-        match &mut self.phase {
-            Phase::Held(tenure) => {
-                (tenure.of_owner(owner)).is_some_and(|holding| holding.grant.is_held(now))
-            }
-            _ => false,
-        }
+        let holding = (self.tenure_mut()).and_then(|tenure| tenure.of_owner(owner));
+        holding.is_some_and(|holding| holding.grant.is_held(now))
     }
 
     pub(in crate::lock) fn is_returning(&self) -> bool {

@@ -31,7 +31,7 @@ impl Lane {
 
     /// Returns `true` if a renewal that is due later may join one that is sent now.
     pub(in crate::lock) fn renews_early(&self, now: Moment) -> bool {
-        matches!(&self.phase, Phase::Held(tenure) if tenure.lease.renews_early(now))
+        (self.tenure()).is_some_and(|tenure| tenure.lease.renews_early(now))
     }
 
     /// Checks the lane. Returns the lease to renew, and for which TTL.

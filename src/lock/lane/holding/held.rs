@@ -29,10 +29,8 @@ impl Lane {
     }
 
     pub(in crate::lock::lane) fn held_under(&mut self, grant: &Arc<Grant>) -> Option<&mut Tenure> {
-        match &mut self.phase {
-            Phase::Held(tenure) => tenure.find(grant).is_some().then_some(tenure),
-            _ => None,
-        }
+        let tenure = self.tenure_mut()?;
+        tenure.find(grant).is_some().then_some(tenure)
     }
 
     /// Ends one hold of `grant`. Returns when the lease must have expired in the backend.
@@ -47,13 +45,10 @@ impl Lane {
         let Release { hold, report, now } = release;
         // A withdrawn grant has no holds left.
         let holds = grant.holds().saturating_sub(1);
-        let held = match &mut self.phase {
-            Phase::Held(tenure) => {
-                let until = tenure.lease.expires_at();
-                tenure.find(grant).map(|holding| (until, holding))
-            }
-            _ => None,
-        };
+        let held = self.tenure_mut().and_then(|tenure| {
+            let until = tenure.lease.expires_at();
+            tenure.find(grant).map(|holding| (until, holding))
+        });
         let Some((until, holding)) = held else {
             grant.set_holds(holds);
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
@@ -142,10 +137,7 @@ impl Lane {
 
     /// Gives a hold to its waiter. Returns `false` if the hold has ended.
     pub(in crate::lock) fn picked_up(&mut self, grant: &Arc<Grant>, hold: HoldId) -> bool {
-        let Phase::Held(tenure) = &mut self.phase else {
-            return false;
-        };
-        let holding = tenure.find(grant);
+        let holding = (self.tenure_mut()).and_then(|tenure| tenure.find(grant));
         holding.is_some_and(|holding| holding.pick_up(hold))
     }
 
@@ -235,9 +227,7 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Moment> {
-        let Phase::Held(tenure) = &mut self.phase else {
-            return None;
-        };
+        let tenure = self.tenure_mut()?;
         let grant = Arc::clone(&tenure.of_owner(owner)?.grant);
         if !grant.is_held(now) {
             return None;

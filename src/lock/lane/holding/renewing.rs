@@ -9,12 +9,6 @@ use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::LostReason;
 
 impl Lane {
-    /// Returns `true` if a planned renewal is still needed.
-    fn wants_renewal(&self, renewal: &Renewal, now: Moment) -> bool {
-        matches!(&self.phase, Phase::Held(tenure)
-            if tenure.lease.is(renewal.lease) && now < tenure.valid_until())
-    }
-
     /// Returns `true` if a renewal that waited for its turn is still needed, and ends it otherwise. An acquire reports no
     /// failure then, because no command failed.
     pub(in crate::lock) fn still_wants(
@@ -23,7 +17,9 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> bool {
-        let wants = self.wants_renewal(renewal, now);
+        let wants = self
+            .tenure()
+            .is_some_and(|tenure| tenure.lease.is(renewal.lease) && now < tenure.valid_until());
         if !wants {
             self.replied(renewal, Effective::No, now, effects, |lease| {
                 lease.retry_renewal(now);

@@ -18,10 +18,7 @@ const SERVES: Duration = Duration::from_millis(10);
 impl Lane {
     /// Starts to observe the pace of an empty queue, which the caller adds a waiter to.
     pub(in crate::lock::lane) fn begin_queue(&mut self, now: Moment) {
-        let since = match &self.phase {
-            Phase::Held(tenure) => tenure.grant().granted_at(),
-            _ => now,
-        };
+        let since = (self.tenure()).map_or(now, |tenure| tenure.grant().granted_at());
         self.queue.pace_mut().begin(since);
     }
 
