@@ -55,10 +55,10 @@ impl Locking {
         let mut acquire = acquire.into_future();
         let acquired = poll_fn(|cx| {
             let polled = Pin::new(&mut acquire).poll(cx);
-            let (Some(unread), Some(room)) = (&self.unread, acquire.room()) else {
+            let (Some(unread), Some(budget)) = (&self.unread, acquire.budget()) else {
                 return polled;
             };
-            Poll::Ready(acquire.fail(ready!(unread.poll_ahead(room, cx))))
+            Poll::Ready(acquire.fail(ready!(unread.poll_ahead(budget, cx))))
         })
         .await;
         let mut guard = acquired

@@ -13,14 +13,14 @@ use super::config::Options;
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use crate::Error;
-use crate::lock::Room;
+use crate::lock::ReadBudget;
 
 #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "no body is known"))]
 pub(super) struct Ahead<'a> {
     /// Opened before the grant if it has the body.
     pub(super) watch: &'a mut Option<Watch>,
     pub(super) options: &'a Arc<Options>,
-    pub(super) room: &'a Arc<Room>,
+    pub(super) budget: &'a Arc<ReadBudget>,
 }
 
 /// Reads the next bytes. Completes if the body fails.
@@ -37,12 +37,12 @@ pub(super) fn read_ahead<B: 'static>(
     ahead: Ahead<'_>,
     cx: &mut Context<'_>,
 ) -> Poll<Error> {
-    if ahead.watch.is_none() && ahead.room.admits(0) && readable(request).is_some() {
+    if ahead.watch.is_none() && ahead.budget.admits(0) && readable(request).is_some() {
         let watch = ahead.watch.insert(Watch::open(ahead.options));
         take_body(request, watch);
     }
     match ahead.watch {
-        Some(watch) => watch.scope().poll_ahead(ahead.room, cx),
+        Some(watch) => watch.scope().poll_ahead(ahead.budget, cx),
         None => Poll::Pending,
     }
 }

@@ -147,7 +147,7 @@ where
                         Poll::Ready(acquired) => acquired,
                         Poll::Pending => {
                             since.get_or_insert_with(Instant::now);
-                            let (Some((_, request)), Some(room)) = (&mut *call, acquire.room())
+                            let (Some((_, request)), Some(budget)) = (&mut *call, acquire.budget())
                             else {
                                 return Poll::Pending;
                             };
@@ -160,7 +160,7 @@ where
                             let ahead = Ahead {
                                 watch,
                                 options: this.options,
-                                room,
+                                budget,
                             };
                             acquire.fail(ready!(read_ahead(request, ahead, cx)))
                         }

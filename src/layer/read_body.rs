@@ -15,7 +15,7 @@ use http_body_util::LengthLimitError;
 use tower::BoxError;
 
 use super::size_hint;
-use crate::lock::{Room, Share};
+use crate::lock::{ReadBudget, ReadShare};
 use crate::{Error, ErrorKind};
 
 /// The body of a request under [`LockLayer::read_body_first`](crate::LockLayer::read_body_first) or
@@ -28,7 +28,7 @@ pub struct ReadBody<B> {
     read: BytesMut,
     rest: Rest<B>,
     /// The memory of `read`.
-    share: Option<Share>,
+    share: Option<ReadShare>,
 }
 
 /// What follows the bytes that the layer has read.
@@ -56,12 +56,12 @@ impl<B> ReadBody<B> {
         }
     }
 
-    fn push(&mut self, data: Bytes, room: &Arc<Room>) {
+    fn push(&mut self, data: Bytes, budget: &Arc<ReadBudget>) {
         let length = self.read.len() + data.len();
         if length > self.read.capacity() {
-            let doubled = (2 * self.read.capacity()).min(room.of_each);
+            let doubled = (2 * self.read.capacity()).min(budget.of_each);
             let mut larger = BytesMut::with_capacity(length.max(doubled));
-            self.share = Some(room.share(larger.capacity()));
+            self.share = Some(budget.share(larger.capacity()));
             larger.extend_from_slice(&self.read);
             self.read = larger;
         }
@@ -75,14 +75,18 @@ where
     B::Error: Into<BoxError>,
 {
     /// Reads the next bytes, while `room` has memory for them. Completes if the body fails.
-    pub(crate) fn poll_ahead(&mut self, room: &Arc<Room>, cx: &mut Context<'_>) -> Poll<Error> {
+    pub(crate) fn poll_ahead(
+        &mut self,
+        budget: &Arc<ReadBudget>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Error> {
         while let Rest::Unread(body) = &mut self.rest
             && !body.is_end_stream()
-            && room.admits(self.read.len())
+            && budget.admits(self.read.len())
         {
             match ready!(Pin::new(body).poll_frame(cx)).transpose() {
                 Ok(Some(frame)) => match frame.into_data() {
-                    Ok(data) => self.push(data, room),
+                    Ok(data) => self.push(data, budget),
                     Err(frame) => {
                         self.rest = frame.into_trailers().map_or(Rest::Nothing, Rest::Trailers);
                     }

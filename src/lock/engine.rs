@@ -22,7 +22,7 @@ use crate::task::{Runtime, with_caller_context, with_output};
 use crate::{Error, ErrorKind, LockKey, Owner};
 use home::{Forked, Home, HomeEnded};
 use options::Options;
-use room::Room;
+use read_budget::ReadBudget;
 
 /// The state of one manager. The alignment keeps the reference count, like [`Numbers`], on a cache
 /// line apart from the fields that requests only read.
@@ -34,7 +34,7 @@ pub(super) struct Engine {
     pub(super) lanes: Lanes,
     pub(super) home: Arc<Home>,
     pub(super) seats: Seats,
-    pub(super) room: Arc<Room>,
+    pub(super) budget: Arc<ReadBudget>,
     /// How far the shutdown has come: a [`Shutdown`].
     closing: AtomicU8,
     /// Until when a shutdown waits for replies to releases, once it has no holder and no waiter left.
@@ -75,7 +75,7 @@ impl Engine {
             backend,
             lanes: Lanes::new(),
             seats: Seats::new(options.max_waiters),
-            room: Room::new(options.read_ahead, options.max_read_ahead),
+            budget: ReadBudget::new(options.read_ahead, options.max_read_ahead),
             options,
             home: Arc::new(Home::new(runtime)),
             closing: AtomicU8::new(0),
@@ -130,15 +130,15 @@ impl Engine {
     }
 
     /// Records that an owner asks for a permit.
-    pub(super) fn offers_permits(&self) {
+    pub(super) fn note_permits(&self) {
         self.has_permits.store(true, Ordering::Relaxed);
     }
 
     /// Reads the lanes of one key: that of its locks, and one for each permit.
-    pub(super) fn inspect(&self, key: &LockKey, mut look: impl FnMut(&Lane)) {
-        self.lanes.inspect(key, &mut look);
+    pub(super) fn inspect(&self, key: &LockKey, mut check: impl FnMut(&Lane)) {
+        self.lanes.inspect(key, &mut check);
         if self.has_permits() {
-            self.lanes.inspect_permits(key, |_, lane| look(lane));
+            self.lanes.inspect_permits(key, |_, lane| check(lane));
         }
     }
 
@@ -275,10 +275,10 @@ impl Engine {
     }
 
     /// Returns the number of releases that continue without their lanes. Read it after the lanes.
-    pub(super) fn unresolved(&self) -> usize {
+    pub(super) fn unconfirmed(&self) -> usize {
         // Read first: a release that starts in between is counted twice, and never missed.
         let unstarted = self.lanes.unstarted();
-        unstarted + self.home.unresolved.len()
+        unstarted + self.home.unconfirmed.len()
     }
 }
 
@@ -292,13 +292,13 @@ impl Drop for Engine {
 #[cfg(feature = "metrics")]
 pub(super) mod gauges;
 pub(super) mod home;
-pub(super) mod line;
 pub(super) mod options;
+pub(super) mod permit_line;
+pub(super) mod read_budget;
 pub(super) mod release_queue;
-pub(super) mod room;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tracing")]
 pub(super) mod trace_keys;
-pub(super) mod unresolved;
+pub(super) mod unconfirmed;
 pub(super) mod wake;

@@ -1,5 +1,5 @@
 //! A lease that the backend granted to this process, and its renewals and hand-offs.
-//! The table of its upkeep is in [`super`].
+//! The table of its renewals is in [`super`].
 
 pub(super) mod claim;
 mod downgrading;
@@ -8,14 +8,14 @@ pub(super) mod hand_offs;
 pub(super) mod held;
 pub(super) mod lost;
 pub(super) mod place;
-mod upkeep;
-pub(super) mod yielded;
+pub(super) mod released_to;
+mod renewal;
 
 use std::num::NonZeroU16;
 use std::time::Duration;
 
 use hand_offs::{HANDOFF_TIME, HandOffs};
-use upkeep::Upkeep;
+use renewal::RenewalState;
 
 use super::clock::{Moment, Span};
 use crate::backend::{BackendError, LeaseId, Mode, Renewed};
@@ -57,7 +57,7 @@ pub(super) struct Lease {
     valid_until: Moment,
     /// When the lease must have expired in the backend, even if its clock runs slow.
     expires_at: Moment,
-    upkeep: Upkeep,
+    renewal: RenewalState,
     /// The first counter of the fencing tokens.
     counter: u64,
     /// From 1 to 256.
@@ -118,7 +118,7 @@ impl Lease {
             } else {
                 Wanted::Nothing
             },
-            upkeep: Upkeep::Due(sent_at + terms.ttl / RENEW_AT),
+            renewal: RenewalState::Due(sent_at + terms.ttl / RENEW_AT),
             counter,
             // The contract permits no more, and the field is small.
             tokens_per_counter: u16::try_from(tokens_per_counter).unwrap_or(u16::MAX),
@@ -175,7 +175,7 @@ impl Lease {
 
     /// Returns `true` if a renewal or a downgrade was sent, and has no reply.
     pub(super) fn is_in_flight(&self) -> bool {
-        matches!(self.upkeep, Upkeep::InFlight { .. })
+        matches!(self.renewal, RenewalState::InFlight { .. })
     }
 
     /// Returns `true` if the lease is renewed while it is held.
@@ -200,7 +200,7 @@ impl Lease {
     fn prolong(&mut self, sent_at: Moment, ttl: Span) {
         self.valid_until = self.valid_until.max(valid_until(sent_at, ttl));
         self.expires_at = self.expires_at.max(expires_at(sent_at, ttl));
-        self.upkeep = Upkeep::Due(sent_at + self.ttl / RENEW_AT);
+        self.renewal = RenewalState::Due(sent_at + self.ttl / RENEW_AT);
     }
 
     /// Requires renewals of `ttl` while the lease is held.
@@ -208,7 +208,7 @@ impl Lease {
         if self.wanted != Wanted::Always {
             self.wanted = Wanted::Always;
             self.ttl = ttl;
-            self.mark_suspect(now);
+            self.require_renewal(now);
         }
     }
 
@@ -223,12 +223,12 @@ impl Lease {
         // A lease of this length, requested by now, ends at `end` or later.
         let left = end.since(now);
         self.ttl = Span::new(left + left / 50 + Duration::from_millis(5));
-        self.mark_suspect(now);
+        self.require_renewal(now);
     }
 
     /// Makes a renewal due now: the backend may have lost the lease, or the holds need a longer one.
-    pub(super) fn mark_suspect(&mut self, now: Moment) {
-        self.upkeep.hasten(now);
+    pub(super) fn require_renewal(&mut self, now: Moment) {
+        self.renewal.hasten(now);
     }
 
     /// Makes a renewal due at this time, even of a fixed lease, which it does not extend. The reply shows whether other
@@ -241,10 +241,10 @@ impl Lease {
         if self.wanted == Wanted::Nothing {
             self.wanted = Wanted::Once;
             self.ttl = self.valid_until.span_since(at);
-            self.upkeep.postpone(at);
-        } else if let Upkeep::Due(_) = self.upkeep {
+            self.renewal.postpone(at);
+        } else if let RenewalState::Due(_) = self.renewal {
             // A renewal that failed is repeated soon.
-            self.mark_suspect(at);
+            self.require_renewal(at);
         }
     }
 
@@ -255,15 +255,15 @@ impl Lease {
             // A renewal has to state the mode.
             _ if self.is_downgrading => None,
             Wanted::Nothing => None,
-            Wanted::Once | Wanted::Always => self.upkeep.due(),
+            Wanted::Once | Wanted::Always => self.renewal.due(),
         }
     }
 
     /// Returns `true` if a renewal is due, or may join a round that is sent now.
     pub(super) fn renews_early(&self, now: Moment) -> bool {
-        let early = match self.upkeep {
-            Upkeep::Due(_) => self.ttl() / RENEW_EARLY,
-            Upkeep::RetryDue(_) | Upkeep::InFlight { .. } => Span::ZERO,
+        let early = match self.renewal {
+            RenewalState::Due(_) => self.ttl() / RENEW_EARLY,
+            RenewalState::RetryDue(_) | RenewalState::InFlight { .. } => Span::ZERO,
         };
         self.next_renewal().is_some_and(|due| due <= now + early)
     }
@@ -273,14 +273,14 @@ impl Lease {
         if !self.renews_early(now) {
             return None;
         }
-        self.upkeep = Upkeep::SENT;
+        self.renewal = RenewalState::SENT;
         Some(self.ttl.get())
     }
 
     /// Ignores the command in flight because the task that sent it has stopped.
     pub(super) fn give_up_renewal(&mut self, now: Moment) {
         if self.is_in_flight() {
-            self.upkeep = Upkeep::Due(now);
+            self.renewal = RenewalState::Due(now);
         }
     }
 
@@ -294,19 +294,19 @@ impl Lease {
     ) {
         match outcome {
             Ok(Renewed::Renewed | Renewed::Wanted) => {
-                let again = self.upkeep.is_due_again();
+                let again = self.renewal.is_due_again();
                 let ttl = Span::new(ttl);
                 self.prolong(sent_at, ttl);
                 if again || self.ttl != ttl {
-                    self.upkeep = Upkeep::Due(now);
+                    self.renewal = RenewalState::Due(now);
                 } else if self.wanted == Wanted::Once {
                     self.wanted = Wanted::Nothing;
                 }
             }
             // A lease that is being returned can no longer be taken back.
             Ok(Renewed::NotHeld) => {
-                self.upkeep = Upkeep::Due(now);
-                self.retire();
+                self.renewal = RenewalState::Due(now);
+                self.end_hand_offs();
             }
             Err(_) => self.retry_renewal(now),
         }
@@ -318,7 +318,7 @@ impl Lease {
         let left = self.valid_until.since(now);
         let soon = (self.ttl.get() / 30).min(left / 4);
         let soon = soon.clamp(Duration::from_millis(10), Duration::from_secs(1));
-        self.upkeep = Upkeep::RetryDue(now + soon);
+        self.renewal = RenewalState::RetryDue(now + soon);
     }
 }
 

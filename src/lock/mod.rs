@@ -186,7 +186,7 @@ pub use api::builder::LockManagerBuilder;
 pub use api::manager::LockManager;
 pub use api::snapshot::{LockInfo, Snapshot};
 pub(crate) use engine::options::{valid_lease, valid_permits, valid_wait};
-pub(crate) use engine::room::{Room, Share};
+pub(crate) use engine::read_budget::{ReadBudget, ReadShare};
 #[cfg(feature = "tracing")]
 pub use engine::trace_keys::TraceKeys;
 #[cfg(feature = "dashboard")]

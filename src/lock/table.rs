@@ -121,7 +121,7 @@ impl Lanes {
         deadlines: &mut Deadlines,
         effects: &mut Effects,
     ) -> bool {
-        match slot.lane.next_look() {
+        match slot.lane.next_check() {
             Some(at) if slot.scheduled.is_none_or(|earlier| at < earlier) => {
                 Self::enter(at, slot, hash, deadlines, effects)
             }
@@ -177,11 +177,11 @@ impl Lanes {
     }
 
     /// Reads the lane of a key, if there is one.
-    pub(super) fn inspect<R>(&self, key: &LockKey, look: impl FnOnce(&Lane) -> R) -> Option<R> {
+    pub(super) fn inspect<R>(&self, key: &LockKey, check: impl FnOnce(&Lane) -> R) -> Option<R> {
         let hash = key.hash_code();
         let shard = lock(&self.shards[shard_of(hash)]);
         let slot = shard.lanes.find(hash, |slot| slot.key == *key);
-        slot.map(|slot| look(&slot.lane))
+        slot.map(|slot| check(&slot.lane))
     }
 
     /// Counts the work that a lane leaves if it is idle or only yields, under the mutex of its shard.

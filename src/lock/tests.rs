@@ -81,7 +81,7 @@ pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
         terms,
         deadline: Deadline::Endless,
         grouped: false,
-        is_waiter: false,
+        served_at_shutdown: false,
         clock: Clock::Runtime,
         since: Moment::FIRST,
         name: Name::NONE,

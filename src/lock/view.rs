@@ -155,7 +155,7 @@ impl LockManager {
         };
         let mut counting = Counting::at(first.now);
         let mut permits = KeyMap::<Summary>::default();
-        let mut look = |key: &LockKey, lane: &Lane| {
+        let mut check = |key: &LockKey, lane: &Lane| {
             counting.add(key, lane);
             counting.add_times(lane);
             let summary = Summary::of(lane);
@@ -169,7 +169,7 @@ impl LockManager {
         for shard in 0..SHARDS {
             let mut part = Some(0);
             while let Some(start) = part {
-                part = engine.lanes.inspect_part(shard, start, &mut look);
+                part = engine.lanes.inspect_part(shard, start, &mut check);
                 tokio::task::yield_now().await;
             }
         }
@@ -179,7 +179,7 @@ impl LockManager {
             first.add(&key, permits.and(others));
         }
         let mut counts = counting.finish(&engine.lanes);
-        counts.unreleased += engine.unresolved();
+        counts.unreleased += engine.unconfirmed();
         Walk {
             counts,
             top: first.into_sorted(),
@@ -206,9 +206,9 @@ impl LockManager {
             let found = found.into_iter().filter(|(_, it)| it.is_shown());
             let mut found: Vec<_> = found.collect();
             found.sort_unstable_by_key(|(key, _)| key.hash_code());
-            let room = limit - page.rows.len();
-            let is_full = found.len() >= room;
-            found.truncate(room);
+            let budget = limit - page.rows.len();
+            let is_full = found.len() >= budget;
+            found.truncate(budget);
             let now = engine.now();
             let views = found
                 .iter()

@@ -105,7 +105,7 @@ where
         let info = attempt.request_info;
         let acquire = attempt.acquire(locks, &options);
         ResponseFuture::waiting(acquire, call, info, options, |request, ahead, cx| {
-            request.body_mut().poll_ahead(ahead.room, cx)
+            request.body_mut().poll_ahead(ahead.budget, cx)
         })
     }
 

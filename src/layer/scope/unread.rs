@@ -18,7 +18,7 @@ use tower::BoxError;
 use super::lock_scope::{LockScope, Shared};
 use crate::Error;
 use crate::layer::read_body::ReadBody;
-use crate::lock::Room;
+use crate::lock::ReadBudget;
 
 impl LockScope {
     /// Takes the body of a request, and replaces it by one that reads on.
@@ -32,8 +32,8 @@ impl LockScope {
     }
 
     /// Reads the next bytes for a request that waits. Completes if its body fails.
-    pub(crate) fn poll_ahead(&self, room: &Arc<Room>, cx: &mut Context<'_>) -> Poll<Error> {
-        self.shared.unread.lock().poll_ahead(room, cx)
+    pub(crate) fn poll_ahead(&self, budget: &Arc<ReadBudget>, cx: &mut Context<'_>) -> Poll<Error> {
+        self.shared.unread.lock().poll_ahead(budget, cx)
     }
 }
 

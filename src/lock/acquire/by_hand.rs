@@ -37,7 +37,7 @@ impl Held {
             },
             deadline: Deadline::Endless,
             grouped: false,
-            is_waiter: false,
+            served_at_shutdown: false,
             clock: Clock::System,
             since: now,
             name: Name::NONE,

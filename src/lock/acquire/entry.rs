@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::backend::{Acquired, Mode};
 use crate::lock::clock::Moment;
-use crate::lock::engine::line::LONGEST_IN_LINE;
+use crate::lock::engine::permit_line::LONGEST_IN_LINE;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::UNPOLLED;
 use crate::lock::lane::contending::attempt::Attempt;
 use crate::lock::lane::effect::Effects;
 use crate::lock::lane::queue::waiter::Given;
-use crate::lock::lane::{Entered, First, Lane, Seen, Waiter};
+use crate::lock::lane::{Entered, First, Lane, LastReply, Waiter};
 use crate::lock::lease::claim::{Claim, QueuePosition};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
@@ -166,10 +166,10 @@ impl Entry<'_> {
             Entered::Granted(grant) => Ok(Some(grant)),
             Entered::Rejected(error) => Err(error),
             Entered::Idle if self.claim.terms.mode == Mode::Permit && self.is_behind() => {
-                self.queue(lane, Seen::Busy(self.now + PERMIT_HOLD), effects)
+                self.queue(lane, LastReply::Busy(self.now + PERMIT_HOLD), effects)
             }
             Entered::Idle => self.attempt(lane, effects),
-            Entered::Occupied => self.queue(lane, Seen::Nothing, effects),
+            Entered::Occupied => self.queue(lane, LastReply::Nothing, effects),
         }
     }
 
@@ -211,7 +211,7 @@ impl Entry<'_> {
                 Ok(Some(lane.granted_at_once(self.key, self.claim, lease, now)))
             }
             Acquired::Busy { ttl } => {
-                let seen = Seen::Busy(now + ttl);
+                let seen = LastReply::Busy(now + ttl);
                 match self.claim.deadline.is_one_attempt() {
                     true => Err(seen.error(now)),
                     false => self.queue(lane, seen, effects),
@@ -221,7 +221,7 @@ impl Entry<'_> {
     }
 
     /// Joins the queue. `seen` is the reply to the acquire's own last attempt.
-    fn queue(&mut self, lane: &mut Lane, seen: Seen, effects: &mut Effects) -> Start {
+    fn queue(&mut self, lane: &mut Lane, seen: LastReply, effects: &mut Effects) -> Start {
         let (engine, now) = (self.engine, self.now);
         let limit = engine.options.max_waiters_per_key;
         // If both bounds are reached, this error is more precise.
@@ -245,7 +245,7 @@ impl Entry<'_> {
     fn admit(&self, lane: &mut Lane, effects: &mut Effects) -> Entered {
         let (engine, claim, now) = (self.engine, self.claim, self.now);
         // During a shutdown, an owner may re-enter its lock to finish its work, and a waiter may take its further keys.
-        let is_served = || claim.is_waiter && !engine.has_reached(Shutdown::Rejecting);
+        let is_served = || claim.served_at_shutdown && !engine.has_reached(Shutdown::Rejecting);
         if engine.is_closing() && !is_served() && !lane.is_held_by(claim.owner, now) {
             return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
         }

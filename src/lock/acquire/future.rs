@@ -18,7 +18,7 @@ use crate::backend::{BoxFuture, Mode};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::engine::options::{valid_lease, valid_permits, valid_wait};
-use crate::lock::engine::room::Room;
+use crate::lock::engine::read_budget::ReadBudget;
 use crate::lock::lease::claim::{Claim, Deadline, HoldId, QueuePosition, Terms};
 use crate::lock::lease::grant::Grant;
 use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
@@ -91,7 +91,7 @@ impl Acquire {
             return Err(Error::new(ErrorKind::Unsupported));
         }
         if asked == Mode::Permit {
-            self.engine.offers_permits();
+            self.engine.note_permits();
         }
         Ok((mode, limit))
     }
@@ -121,7 +121,7 @@ impl Acquire {
                 Wait::Forever => Deadline::Endless,
             },
             grouped: keys.len() > 1,
-            is_waiter: false,
+            served_at_shutdown: false,
             clock: self.engine.home.clock,
             since: now,
             name: self.name,
@@ -267,9 +267,9 @@ impl AcquireFuture {
     }
 
     /// Returns the memory for what the caller reads while it waits, or `None` if it does not wait.
-    pub(crate) fn room(&self) -> Option<&Arc<Room>> {
+    pub(crate) fn budget(&self) -> Option<&Arc<ReadBudget>> {
         match &self.state {
-            State::Slow { rest, .. } => Some(&rest.reporter().0.room),
+            State::Slow { rest, .. } => Some(&rest.reporter().0.budget),
             State::Unpolled(_) | State::Done => None,
         }
     }

@@ -46,7 +46,7 @@ impl Several {
             }
             // A ticket orders by arrival, and the acquire arrives at each key at another time.
             one.ticket = self.engine.next_number();
-            one.is_waiter = at > 0 && one.deadline != Deadline::Endless;
+            one.served_at_shutdown = at > 0 && one.deadline != Deadline::Endless;
             match enter(&self.engine, key, &one, now) {
                 Step::Done(outcome) => {
                     let engine = Arc::clone(&self.engine);

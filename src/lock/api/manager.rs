@@ -255,7 +255,7 @@ impl LockManager {
         by(clock, until, engine.now(), engine.lanes.unused()).await;
         let mut finished = pin!(async {
             engine.lanes.emptied().await;
-            engine.home.unresolved.finished().await;
+            engine.home.unconfirmed.finished().await;
         });
         (engine.replies_by).no_earlier_than(engine.stuck_at(engine.now()));
         let left = loop {

@@ -56,7 +56,7 @@ impl Snapshot {
             waiting: counts.waiting,
             queued: counts.queued,
             lanes: counts.lanes,
-            unreleased: counts.unreleased + engine.unresolved(),
+            unreleased: counts.unreleased + engine.unconfirmed(),
         }
     }
 

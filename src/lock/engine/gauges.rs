@@ -25,8 +25,8 @@ struct Manager {
 }
 
 impl Manager {
-    fn report(&self, looks: bool) {
-        let engine = looks.then(|| self.engine.upgrade()).flatten();
+    fn report(&self, checks: bool) {
+        let engine = checks.then(|| self.engine.upgrade()).flatten();
         match engine {
             Some(engine) => engine.report(),
             // The engine must not end on this thread, which may have another recorder.
@@ -75,7 +75,7 @@ impl Engine {
             held: [[0; Mode::COUNT]; Name::COUNT],
             waiting: [0; Name::COUNT],
             waiting_limit: self.options.max_waiters,
-            unreleased: self.unresolved(),
+            unreleased: self.unconfirmed(),
             oldest_hold: Duration::ZERO,
             oldest_wait: Duration::ZERO,
             watchdog_lag: self.tally.watchdog_lag(),
@@ -97,12 +97,12 @@ impl Engine {
 }
 
 /// Returns `false` if no manager is left.
-fn report_all(looks: bool) -> bool {
+fn report_all(checks: bool) -> bool {
     let mut reported = reported();
     reported.retain(|it| it.engine.strong_count() > 0);
     let managers = reported.clone();
     // A recorder may call into this crate, and the last handle of a manager may be dropped here.
     drop(reported);
-    managers.iter().for_each(|manager| manager.report(looks));
+    managers.iter().for_each(|manager| manager.report(checks));
     !managers.is_empty()
 }

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::line::Line;
+use super::permit_line::PermitLine;
 use super::release_queue::ReleaseQueue;
-use super::unresolved::Unresolved;
+use super::unconfirmed::UnconfirmedReleases;
 use super::wake::Alarm;
 use crate::lock::clock::{AtomicMoment, Clock, Moment, Span, is_clock_paused};
 use crate::task::{EnterGuard, Handle, OwnThread, Runtime, has_ended};
@@ -31,9 +31,9 @@ pub(in crate::lock) struct Home {
     checked_until: AtomicMoment,
     pub(in crate::lock) watchdog: Alarm,
     pub(in crate::lock) releases: ReleaseQueue,
-    pub(in crate::lock) unresolved: Unresolved,
+    pub(in crate::lock) unconfirmed: UnconfirmedReleases,
     /// Where the acquire loops for permits wait.
-    pub(in crate::lock) line: Line,
+    pub(in crate::lock) line: PermitLine,
 }
 
 /// How long a check of the process counts. The fork of a program of a few pages takes 40 µs. If another thread checks during
@@ -63,8 +63,8 @@ impl Home {
             checked_until: AtomicMoment::new(Moment::FIRST),
             watchdog: Alarm::default(),
             releases: ReleaseQueue::default(),
-            unresolved: Unresolved::default(),
-            line: Line::default(),
+            unconfirmed: UnconfirmedReleases::default(),
+            line: PermitLine::default(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Home {
         if has_moved.is_none() {
             self.task_was_dropped();
             if self.is_over() {
-                self.unresolved.abandon();
+                self.unconfirmed.abandon();
             }
         }
         has_moved.map(|has_moved| has_moved || was_suspect)

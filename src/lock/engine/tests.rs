@@ -25,9 +25,9 @@ async fn release_is_counted_before_its_task_starts() {
     engine.lanes.with(&key(), &mut effects, |_, effects| {
         effects.leave(number(1));
     });
-    assert_eq!(engine.unresolved(), 1);
+    assert_eq!(engine.unconfirmed(), 1);
     engine.carry_out(&key(), &mut effects);
-    assert_eq!(engine.unresolved(), 1);
-    engine.home.unresolved.finished().await;
-    assert_eq!(engine.unresolved(), 0);
+    assert_eq!(engine.unconfirmed(), 1);
+    engine.home.unconfirmed.finished().await;
+    assert_eq!(engine.unconfirmed(), 0);
 }

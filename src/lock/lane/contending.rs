@@ -2,7 +2,6 @@
 
 pub(in crate::lock) mod attempt;
 pub(super) mod attempting;
-pub(super) mod looking;
 pub(super) mod pace;
 
 use std::sync::Arc;
@@ -10,18 +9,18 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::effect::{Effects, Work};
-use super::holding::tenure::Tenure;
+use super::holding::held_lease::HeldLease;
 use super::queue::waiter::Waiter;
-use super::state::{Contender, Contending, First, Lane, Phase, Seen, YIELDING};
+use super::state::{Contender, Contending, First, Lane, LastReply, Phase, YIELDING};
 use crate::lock::clock::Moment;
 use crate::lock::lease::claim::{Claim, Ticket};
 use crate::lock::lease::grant::Grant;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::Via;
 use crate::{Error, ErrorKind, LockKey};
 use attempt::unanswered;
-use attempting::{Place, Refused};
+use attempting::{PlaceChange, RejectedAttempt};
 
 impl Contending {
     /// Wakes a loop. A first attempt waits for its reply.
@@ -36,21 +35,21 @@ impl Lane {
     /// Begins to contend by an acquire loop.
     pub(super) fn contend(
         &mut self,
-        seen: Seen,
-        yielded: Yielded,
+        seen: LastReply,
+        released_to: ReleasedTo,
         now: Moment,
         effects: &mut Effects,
     ) {
         let wakeup = Arc::new(Notify::new());
-        let others_wait = match yielded {
-            Yielded::ToQueue { .. } => true,
-            Yielded::WithoutQueue => false,
-            Yielded::ToNobody => matches!(seen, Seen::Busy(_)),
+        let others_wait = match released_to {
+            ReleasedTo::Queue { .. } => true,
+            ReleasedTo::WithoutQueue => false,
+            ReleasedTo::Nobody => matches!(seen, LastReply::Busy(_)),
         };
-        let yields_until = match (&self.phase, yielded) {
+        let yields_until = match (&self.phase, released_to) {
             (Phase::Yielding { until }, _) => Some(*until),
-            (Phase::Contending(contending), Yielded::ToNobody) => contending.yields_until,
-            (_, Yielded::ToQueue { .. }) => Some(now + YIELDING),
+            (Phase::Contending(contending), ReleasedTo::Nobody) => contending.yields_until,
+            (_, ReleasedTo::Queue { .. }) => Some(now + YIELDING),
             _ => None,
         };
         self.phase = Phase::Contending(Contending {
@@ -60,29 +59,37 @@ impl Lane {
             seen,
             others_wait,
             yields_until,
-            place: yielded.place(),
+            place: released_to.place(),
             suspect: false,
         });
-        effects.work.push(Work::Contend { wakeup, yielded });
+        effects.work.push(Work::Contend {
+            wakeup,
+            released_to,
+        });
     }
 
     /// Begins to contend for the next waiter, or becomes idle. The lane holds no lease any more.
-    pub(super) fn contend_or_idle(&mut self, yielded: Yielded, now: Moment, effects: &mut Effects) {
+    pub(super) fn contend_or_idle(
+        &mut self,
+        released_to: ReleasedTo,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
         match self.first(now, effects) {
             None => {
-                if let Some(place) = yielded.place() {
+                if let Some(place) = released_to.place() {
                     effects.leave(place.lease);
                 }
-                self.phase = match yielded {
-                    Yielded::ToQueue { .. } => Phase::Yielding {
+                self.phase = match released_to {
+                    ReleasedTo::Queue { .. } => Phase::Yielding {
                         until: now + YIELDING,
                     },
-                    Yielded::ToNobody | Yielded::WithoutQueue => Phase::Idle,
+                    ReleasedTo::Nobody | ReleasedTo::WithoutQueue => Phase::Idle,
                 };
             }
             Some(claim) => {
-                let yielded = yielded.for_mode(claim.terms.mode);
-                self.contend(Seen::Busy(now), yielded, now, effects);
+                let released_to = released_to.for_mode(claim.terms.mode);
+                self.contend(LastReply::Busy(now), released_to, now, effects);
             }
         }
     }
@@ -148,13 +155,13 @@ impl Lane {
         let Phase::Contending(contending) = &mut self.phase else {
             unreachable!("BUG: only a task that contends is replaced");
         };
-        let seen = std::mem::replace(&mut contending.seen, Seen::Nothing);
+        let seen = std::mem::replace(&mut contending.seen, LastReply::Nothing);
         if self.queue.is_attempting()
             && let Some(waiter) = self.queue.pop_first()
         {
             self.begin_to_wait(waiter, now);
         }
-        self.contend(seen, Yielded::ToNobody, now, effects);
+        self.contend(seen, ReleasedTo::Nobody, now, effects);
     }
 
     /// Applies an attempt in an idle lane that a backend in this process granted at once.
@@ -165,7 +172,7 @@ impl Lane {
         lease: Lease,
         now: Moment,
     ) -> Arc<Grant> {
-        self.hold(Tenure::begin(key, lease, Via::Backend, claim, now))
+        self.hold(HeldLease::begin(key, lease, Via::Backend, claim, now))
     }
 
     /// Begins to contend in an idle lane, by the first attempt of `waiter` under `lease`.
@@ -185,7 +192,7 @@ impl Lane {
             contender: Contender::FirstAttempt(lease),
             attempt: Some((lease, ttl)),
             first: Some(first),
-            seen: Seen::Nothing,
+            seen: LastReply::Nothing,
             others_wait: false,
             yields_until,
             place: None,
@@ -195,10 +202,10 @@ impl Lane {
 
     /// Applies a rejected first attempt, and continues by an acquire loop if a waiter is left. `ticket`: of the acquire
     /// that made it. `may_wait` returns `false` if too many wait.
-    pub(in crate::lock) fn refused_first(
+    pub(in crate::lock) fn rejected_first(
         &mut self,
         (ticket, sent): (Ticket, LeaseNumber),
-        seen: Seen,
+        seen: LastReply,
         now: Moment,
         effects: &mut Effects,
         may_wait: impl FnOnce() -> bool,
@@ -217,8 +224,8 @@ impl Lane {
                 effects.reject(waiter, error);
             }
         }
-        let place = Place::Out;
-        self.refused(&own, Refused { sent, seen, place }, now, effects);
+        let place = PlaceChange::Out;
+        self.rejected(&own, RejectedAttempt { sent, seen, place }, now, effects);
         self.replace_task(now, effects);
     }
 
@@ -230,7 +237,7 @@ impl Lane {
         match (contending.attempt.take(), contending.place.take()) {
             (Some((lease, ttl)), _) => {
                 let ttl = unanswered(ttl);
-                effects.work.push(Work::Resolve { lease, ttl });
+                effects.work.push(Work::ReleaseUnknown { lease, ttl });
             }
             (None, Some(place)) => effects.leave(place.lease),
             (None, None) => {}

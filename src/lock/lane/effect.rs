@@ -14,7 +14,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::place::PLACE;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
 pub(in crate::lock) type Report = oneshot::Sender<Result<(), Error>>;
@@ -57,22 +57,25 @@ pub(in crate::lock) struct Granted {
 /// Background work to start.
 #[derive(Debug)]
 pub(in crate::lock) enum Work {
-    /// Start an acquire loop that `wakeup` wakes. The processes in `yielded` may acquire the key first.
-    Contend { wakeup: Wakeup, yielded: Yielded },
+    /// Start an acquire loop that `wakeup` wakes. The processes in `released_to` may acquire the key first.
+    Contend {
+        wakeup: Wakeup,
+        released_to: ReleasedTo,
+    },
     /// Finish the first attempt of an acquire that is not polled, from home.
     FinishAttempt(Arc<Waiter>, Attempt),
     /// Count a first attempt that was replaced, until it ends.
-    LeaveAttempt,
+    CountReplaced,
     /// Return the lease of this lane to the backend.
     Return,
     /// Send the release of this lease from home as well: the task that sent it may not run.
     ReturnAgain(Outgoing),
     /// Release a lease that was granted before, and that the backend may still hold, until the backend confirms it or it
     /// must have expired.
-    ResolveGranted(Outgoing),
+    ReleaseGranted(Outgoing),
     /// Release the lease or the place of an attempt that may yet take effect, until the backend confirms it or it must
     /// have expired.
-    Resolve { lease: LeaseNumber, ttl: Span },
+    ReleaseUnknown { lease: LeaseNumber, ttl: Span },
 }
 
 /// A lease whose release is in flight. The lane may drop it before the reply.
@@ -103,15 +106,15 @@ impl Effects {
 
     /// Leaves the queue of the backend.
     pub(in crate::lock) fn leave(&mut self, place: LeaseNumber) {
-        self.work.push(Work::Resolve {
+        self.work.push(Work::ReleaseUnknown {
             lease: place,
             ttl: PLACE,
         });
     }
 
     /// Releases the lease of a renewal that may have extended it.
-    pub(in crate::lock) fn resolve(&mut self, renewal: &Renewal) {
-        self.work.push(Work::ResolveGranted(Outgoing {
+    pub(in crate::lock) fn release_granted(&mut self, renewal: &Renewal) {
+        self.work.push(Work::ReleaseGranted(Outgoing {
             lease: LeaseNumber::of(renewal.lease),
             ttl: Span::new(renewal.ttl),
         }));

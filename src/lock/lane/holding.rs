@@ -3,10 +3,10 @@
 pub(super) mod downgrading;
 mod end;
 pub(super) mod held;
+pub(super) mod held_lease;
 pub(super) mod readers;
 pub(super) mod renewing;
 pub(super) mod returning;
-pub(super) mod tenure;
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use end::End;
 pub(super) const MAX_HOLD_COUNT: u32 = 64;
 
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(super) struct OwnerHolds {
     pub(super) grant: Arc<Grant>,
     /// The deadline by which the acquire of the first hold has to pick it up.
     pick_up_by: Option<Moment>,
@@ -33,7 +33,7 @@ pub(super) struct Holding {
 struct Others {
     /// The holds, oldest first. Empty while there is one, or several with the same limit that require the same
     /// renewals.
-    mixed: Vec<Hold>,
+    holds: Vec<Hold>,
     /// Each hold with the deadline by which its acquire has to pick it up.
     unclaimed: Vec<(HoldId, Moment)>,
     ended: Vec<HoldId>,
@@ -62,7 +62,7 @@ impl Hold {
 impl Others {
     fn unnest(&mut self, hold: HoldId) -> bool {
         self.unclaimed.retain(|(id, _)| *id != hold);
-        let holds = &mut self.mixed;
+        let holds = &mut self.holds;
         if holds.is_empty() {
             return false;
         }
@@ -75,7 +75,7 @@ impl Others {
     }
 }
 
-impl Holding {
+impl OwnerHolds {
     pub(super) fn new(grant: Arc<Grant>, claim: &Claim) -> Self {
         Self {
             grant,
@@ -143,14 +143,14 @@ impl Holding {
     }
 
     /// Adds a hold that is like the others of this owner.
-    pub(super) fn nest_alike(&mut self) {
+    pub(super) fn nest_uniform(&mut self) {
         self.grant.set_holds(self.grant.holds() + 1);
     }
 
     /// Adds a hold that is not like the others.
-    pub(super) fn nest(&mut self, claim: &Claim, alike: End, now: Moment) {
-        self.list(alike).push(Hold::new(claim, now));
-        self.nest_alike();
+    pub(super) fn nest(&mut self, claim: &Claim, uniform: End, now: Moment) {
+        self.list(uniform).push(Hold::new(claim, now));
+        self.nest_uniform();
     }
 
     /// Returns `true` if a further hold would be like the others, which have the terms of the lease: renewed, and with the
@@ -163,17 +163,17 @@ impl Holding {
 
     /// Returns the holds if they are not alike.
     fn listed(&self) -> &[Hold] {
-        self.others.as_ref().map_or(&[], |others| &others.mixed)
+        self.others.as_ref().map_or(&[], |others| &others.holds)
     }
 
     /// Converts the holds to a list, and returns it. `alike` is their end while they are alike.
-    fn list(&mut self, alike: End) -> &mut Vec<Hold> {
+    fn list(&mut self, uniform: End) -> &mut Vec<Hold> {
         let hold = Hold {
             id: None,
-            end: alike,
+            end: uniform,
             limit: self.grant.limit(),
         };
-        let holds = &mut self.others.get_or_insert_default().mixed;
+        let holds = &mut self.others.get_or_insert_default().holds;
         if holds.is_empty() {
             holds.resize(self.grant.holds() as usize, hold);
         }
@@ -182,8 +182,8 @@ impl Holding {
 
     /// Lists the holds, because the lease is about to get other terms than theirs. Renewals for other owners do not
     /// extend them.
-    pub(super) fn spell_out(&mut self, alike: End) {
-        self.list(alike);
+    pub(super) fn list_holds(&mut self, uniform: End) {
+        self.list(uniform);
         self.follow_holds();
     }
 
@@ -200,7 +200,7 @@ impl Holding {
 
     /// Starts `max_hold` of this hold now. `alike` is the end of the holds while they are alike. Returns `true` if they
     /// are listed.
-    pub(super) fn limit_hold(&mut self, claim: &Claim, alike: End, now: Moment) -> bool {
+    pub(super) fn limit_hold(&mut self, claim: &Claim, uniform: End, now: Moment) -> bool {
         let (hold, limit) = (claim.hold, now + claim.terms.max_hold);
         if self.listed().is_empty() {
             if self.grant.holds() == 1 {
@@ -212,7 +212,7 @@ impl Holding {
             }
         }
         let is_first = self.is_first(hold);
-        let mut holds = self.list(alike).iter_mut();
+        let mut holds = self.list(uniform).iter_mut();
         let fits = |it: &&mut Hold| it.id.is_none_or(|id| id == hold);
         // The first hold is the oldest.
         let held = if is_first {
@@ -227,9 +227,9 @@ impl Holding {
     }
 
     /// Returns the end that the holds require. `alike` is that of holds that are not listed.
-    pub(super) fn end(&self, alike: End) -> End {
+    pub(super) fn end(&self, uniform: End) -> End {
         let ends = self.listed().iter().map(|hold| hold.end);
-        ends.max().unwrap_or(alike)
+        ends.max().unwrap_or(uniform)
     }
 
     /// Applies the terms of the listed holds to the grant.

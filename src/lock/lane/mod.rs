@@ -2,16 +2,17 @@
 //!
 //! A lane is a state machine without I/O or tasks of its own. Each method that takes
 //! [`Effects`](effect::Effects) is one event of the table in [`super`]: it changes the state under
-//! the mutex of the lane table, and adds to the effects the work for after the mutex is free. The events
-//! have one folder per phase:
+//! the mutex of the lane table, and adds to the effects the work for after the mutex is free.
 //!
 //! | file or folder | responsibility |
 //! |---|---|
 //! | `state`, `effect`, `few` | the state, and the queries that all events share; the effects of an event, and their lists |
-//! | `contending` | the loop that contends for the key: its start and end, its attempts and pauses, the first attempt, the checks by the watchdog |
+//! | `contending` | the loop that contends for the key: its start and end, its attempts and pauses, the first attempt |
 //! | `holding` | the holds of an owner; the events of a held lease, its renewals, its downgrade and its return |
+//! | `checks` | the checks by the watchdog, in every phase |
 //! | `queue` | how acquires enter and leave the queue, whom a grant serves, the time until it is empty |
 
+mod checks;
 pub(super) mod contending;
 pub(super) mod effect;
 pub(super) mod few;
@@ -21,13 +22,13 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub(super) use contending::attempting::{Place, Refused};
-pub(super) use contending::looking::UNPOLLED;
-pub(super) use holding::downgrading::{Reserved, Turn};
+pub(super) use checks::UNPOLLED;
+pub(super) use contending::attempting::{PlaceChange, RejectedAttempt};
+pub(super) use holding::downgrading::{NextStep, Reserved};
 pub(super) use holding::held::Release;
 pub(super) use holding::returning::{Order, ReleaseOrKeep};
 pub(super) use queue::entering::Entered;
 pub(super) use queue::waiter::Waiter;
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
-pub(super) use state::{Contender, First, Lane, Seen, is_unanswered};
+pub(super) use state::{Contender, First, Lane, LastReply, is_unanswered};

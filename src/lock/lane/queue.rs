@@ -11,12 +11,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::effect::{Effects, Granted};
-use super::state::{Lane, Phase, Seen};
+use super::state::{Lane, LastReply, Phase};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lease::claim::{Claim, QueuePosition, Ticket};
 use crate::lock::lease::grant::Grant;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::{Error, LockKey};
 use waiter::Waiter;
 use waiters::Waiters;
@@ -26,17 +26,17 @@ impl Lane {
     pub(in crate::lock) fn enqueue(
         &mut self,
         waiter: Arc<Waiter>,
-        seen: Seen,
+        seen: LastReply,
         now: Moment,
         effects: &mut Effects,
     ) {
         let one_attempt = waiter.claim.deadline.is_one_attempt();
         self.begin_to_wait(waiter, now);
         match &mut self.phase {
-            Phase::Idle => self.contend(seen, Yielded::ToNobody, now, effects),
+            Phase::Idle => self.contend(seen, ReleasedTo::Nobody, now, effects),
             Phase::Yielding { .. } => {
                 // Without an attempt until its deadline, the waiter is behind others.
-                self.contend(Seen::Busy(now), Yielded::TO_QUEUE, now, effects);
+                self.contend(LastReply::Busy(now), ReleasedTo::QUEUE, now, effects);
             }
             // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.
             Phase::Contending(contending) if one_attempt || self.queue.len() == 1 => {
@@ -154,11 +154,11 @@ impl Lane {
             let Some(waiter) = self.queue.remove(ticket) else {
                 continue;
             };
-            let Phase::Held(tenure) = &mut self.phase else {
+            let Phase::Held(held_lease) = &mut self.phase else {
                 unreachable!("BUG: companions share a grant");
             };
             let claim = waiter.claim;
-            match tenure.nest(&claim, now) {
+            match held_lease.nest(&claim, now) {
                 Some(Ok(_)) => {}
                 Some(Err(kind)) => {
                     effects.reject(waiter, Error::new(kind));
@@ -166,7 +166,7 @@ impl Lane {
                 }
                 None => unreachable!("BUG: companions have one owner"),
             }
-            tenure.expect_pick_up(&claim);
+            held_lease.expect_pick_up(&claim);
             effects.grants.push(Granted {
                 waiter,
                 grant: Arc::clone(grant),
@@ -185,12 +185,12 @@ impl Lane {
 
     fn admit_shared(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
         while let Some(first) = self.first(now, effects).copied()
-            && let Phase::Held(tenure) = &mut self.phase
-            && tenure.admits(&first, now)
+            && let Phase::Held(held_lease) = &mut self.phase
+            && held_lease.admits(&first, now)
             && let Some(waiter) = self.queue.pop_first()
         {
-            let grant = tenure.join(key, &first, now);
-            tenure.expect_pick_up(&first);
+            let grant = held_lease.join(key, &first, now);
+            held_lease.expect_pick_up(&first);
             self.queue.pace_mut().advance(now);
             effects.grants.push(Granted {
                 waiter,

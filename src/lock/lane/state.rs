@@ -14,7 +14,7 @@ use crate::lock::lease::place::QueuePlace;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::{Error, ErrorKind, Owner};
 
-use super::holding::tenure::Tenure;
+use super::holding::held_lease::HeldLease;
 use super::queue::waiters::Waiters;
 
 /// The time for which a release is still sent after the lease must have expired, in case the backend's
@@ -45,7 +45,7 @@ pub(super) enum Phase {
         until: Moment,
     },
     Contending(Contending),
-    Held(Tenure),
+    Held(HeldLease),
     Returning(Returning),
 }
 
@@ -57,7 +57,7 @@ pub(in crate::lock) struct Contending {
     pub(super) attempt: Option<(LeaseNumber, Span)>,
     /// The first attempt. `None` for an acquire loop.
     pub(super) first: Option<First>,
-    pub(super) seen: Seen,
+    pub(super) seen: LastReply,
     /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
     /// Until when others have the next turn. If the last waiter leaves before that, the lane yields.
@@ -113,7 +113,7 @@ pub(super) struct Returning {
     pub(super) due: Moment,
     /// From when on the backend counts as unavailable, and why: the reply to the first release is overdue, or the
     /// renewal failed for whose reply the release waited.
-    pub(super) trouble: Option<(Moment, Seen)>,
+    pub(super) trouble: Option<(Moment, LastReply)>,
     /// When the return ends without a reply: the lease must have expired, and there was time for a release.
     pub(super) forget_at: Moment,
 }
@@ -130,7 +130,7 @@ pub(in crate::lock) fn is_unanswered(error: &Error) -> bool {
 
 /// The last reply of the backend.
 #[derive(Debug)]
-pub(in crate::lock) enum Seen {
+pub(in crate::lock) enum LastReply {
     Nothing,
     /// Another process holds the key until about then.
     Busy(Moment),
@@ -158,9 +158,9 @@ impl Lane {
             Phase::Held(_) => HeldBy::Here,
             Phase::Returning(_) => HeldBy::Releasing,
             Phase::Contending(contending) => match contending.seen {
-                Seen::Busy(_) => HeldBy::Elsewhere,
-                Seen::Trouble(_) => HeldBy::Unavailable,
-                Seen::Nothing => HeldBy::Unknown,
+                LastReply::Busy(_) => HeldBy::Elsewhere,
+                LastReply::Trouble(_) => HeldBy::Unavailable,
+                LastReply::Nothing => HeldBy::Unknown,
             },
             Phase::Idle | Phase::Yielding { .. } => HeldBy::Unknown,
         }
@@ -209,37 +209,37 @@ impl Lane {
     }
 
     /// Returns the lease that is held, with its owners.
-    pub(super) fn tenure(&self) -> Option<&Tenure> {
+    pub(super) fn held_lease(&self) -> Option<&HeldLease> {
         match &self.phase {
-            Phase::Held(tenure) => Some(tenure),
+            Phase::Held(held_lease) => Some(held_lease),
             _ => None,
         }
     }
 
-    pub(super) fn tenure_mut(&mut self) -> Option<&mut Tenure> {
+    pub(super) fn held_lease_mut(&mut self) -> Option<&mut HeldLease> {
         match &mut self.phase {
-            Phase::Held(tenure) => Some(tenure),
+            Phase::Held(held_lease) => Some(held_lease),
             _ => None,
         }
     }
 
     /// Returns the grants of the owners that hold the lease.
     pub(in crate::lock) fn holders(&self) -> impl Iterator<Item = &Arc<Grant>> {
-        self.tenure().into_iter().flat_map(Tenure::grants)
+        self.held_lease().into_iter().flat_map(HeldLease::grants)
     }
 
     /// Returns how the backend has the lease that is held.
     pub(in crate::lock) fn mode(&self) -> Mode {
-        (self.tenure()).map_or(Mode::Exclusive, |tenure| tenure.lease.mode())
+        (self.held_lease()).map_or(Mode::Exclusive, |held_lease| held_lease.lease.mode())
     }
 
     pub(in crate::lock) fn is_held(&self) -> bool {
-        self.tenure().is_some()
+        self.held_lease().is_some()
     }
 
     /// Returns the number of owners that hold the lease.
     pub(in crate::lock) fn owners(&self) -> usize {
-        self.tenure().map_or(0, Tenure::owners)
+        self.held_lease().map_or(0, HeldLease::owners)
     }
 
     /// Returns `true` if the lane is held or waited for.
@@ -249,7 +249,7 @@ impl Lane {
 
     /// Returns `true` if this owner holds the lease.
     pub(in crate::lock) fn is_held_by(&mut self, owner: Owner, now: Moment) -> bool {
-        let holding = (self.tenure_mut()).and_then(|tenure| tenure.of_owner(owner));
+        let holding = (self.held_lease_mut()).and_then(|held_lease| held_lease.of_owner(owner));
         holding.is_some_and(|holding| holding.grant.is_held(now))
     }
 
@@ -266,7 +266,7 @@ impl Lane {
     /// Returns the lease that is held or being returned.
     pub(in crate::lock) fn lease_number(&self) -> Option<LeaseNumber> {
         match &self.phase {
-            Phase::Held(tenure) => Some(tenure.lease.number()),
+            Phase::Held(held_lease) => Some(held_lease.lease.number()),
             Phase::Returning(returning) => Some(returning.lease.number()),
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => None,
         }
@@ -280,7 +280,7 @@ impl Lane {
                 ..
             }) if *from <= now => seen.error(now),
             Phase::Contending(Contending {
-                seen: Seen::Busy(_),
+                seen: LastReply::Busy(_),
                 ..
             })
             | Phase::Held(_)
@@ -290,7 +290,7 @@ impl Lane {
                 let error = Error::new(ErrorKind::Busy).with_retry_after(self.free_in(now));
                 match &self.phase {
                     Phase::Contending(Contending {
-                        seen: Seen::Busy(until),
+                        seen: LastReply::Busy(until),
                         ..
                     }) => error.with_lease_left(until.since(now)),
                     Phase::Held(_) => error.held_here(),
@@ -302,7 +302,7 @@ impl Lane {
     }
 }
 
-impl Seen {
+impl LastReply {
     /// Returns the error of an acquire that waits no longer.
     pub(in crate::lock) fn error(&self, now: Moment) -> Error {
         match self {

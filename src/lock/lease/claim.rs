@@ -31,7 +31,7 @@ pub(in crate::lock) struct Claim {
     /// The claim is for one of several keys: its grant is picked up once all of them are granted.
     pub(in crate::lock) grouped: bool,
     /// The acquire has a deadline, and holds other keys already: a shutdown serves it.
-    pub(in crate::lock) is_waiter: bool,
+    pub(in crate::lock) served_at_shutdown: bool,
     pub(in crate::lock) clock: Clock,
     /// When the acquire began.
     pub(in crate::lock) since: Moment,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::upkeep::Upkeep;
+use super::renewal::RenewalState;
 use super::{Lease, Wanted};
 use crate::backend::{Mode, Renewed};
 use crate::lock::clock::Moment;
@@ -11,9 +11,9 @@ impl Lease {
     /// Begins a downgrade, and returns the TTL to request. Renewals and hand-offs wait for the reply. A fixed lease keeps
     /// its end.
     pub(in crate::lock) fn start_downgrade(&mut self, now: Moment) -> Duration {
-        self.upkeep = Upkeep::SENT;
+        self.renewal = RenewalState::SENT;
         self.is_downgrading = true;
-        self.retire();
+        self.end_hand_offs();
         if self.wanted == Wanted::Nothing {
             self.ttl = self.valid_until.span_since(now);
         }
@@ -38,6 +38,6 @@ impl Lease {
     /// Applies the reply to a downgrade that changed nothing. The next holder needs a fresh counter.
     pub(in crate::lock) fn downgrade_refused(&mut self, now: Moment) {
         self.is_downgrading = false;
-        self.upkeep = Upkeep::Due(now);
+        self.renewal = RenewalState::Due(now);
     }
 }

@@ -117,7 +117,7 @@ impl Lease {
     }
 
     /// Ends the hand-offs: the next holder needs a fresh counter.
-    pub(in crate::lock) fn retire(&mut self) {
+    pub(in crate::lock) fn end_hand_offs(&mut self) {
         self.hands_off_until = None;
     }
 

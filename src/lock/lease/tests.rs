@@ -41,7 +41,7 @@ fn deadline_counts_from_before_command() {
 #[test]
 fn fixed_lease_has_no_renewal() {
     let (mut lease, now) = lease(FIXED);
-    lease.mark_suspect(now);
+    lease.require_renewal(now);
     assert_eq!(lease.next_renewal(), None);
     assert_eq!(lease.start_renewal(now + 20 * SECOND), None);
 }
@@ -71,10 +71,10 @@ fn renewal_moves_deadlines_from_its_send_time() {
 #[test]
 fn lease_suspect_in_renewal_is_renewed_again() {
     let (mut lease, now) = lease(RENEWED);
-    lease.mark_suspect(now);
+    lease.require_renewal(now);
     assert_eq!(lease.next_renewal(), Some(now));
     lease.start_renewal(now);
-    lease.mark_suspect(now + MS);
+    lease.require_renewal(now + MS);
     assert_eq!(lease.next_renewal(), None, "after the reply");
     lease.renewal_answered(TTL, now, &RENEWED_OK, now + 2 * MS);
     assert_eq!(lease.next_renewal(), Some(now + 2 * MS));
@@ -126,7 +126,7 @@ fn suspect_lease_is_retried_at_once() {
     lease.start_renewal(now + TTL / 3);
     let refused = BackendError::refused(BackendErrorKind::Unavailable, "loading");
     lease.renewal_answered(TTL, now, &Err(refused), now + TTL / 3);
-    lease.mark_suspect(now + TTL / 3);
+    lease.require_renewal(now + TTL / 3);
     assert_eq!(lease.next_renewal(), Some(now + TTL / 3));
 }
 
@@ -201,7 +201,7 @@ fn shorter_renewal_leaves_later_end() {
 fn retired_lease_is_renewed_but_not_handed_off() {
     let (mut lease, now) = lease(RENEWED);
     assert!(lease.may_pass_to(RENEWED, now));
-    lease.retire();
+    lease.end_hand_offs();
     assert!(!lease.may_pass_to(RENEWED, now));
     assert_eq!(lease.start_renewal(now + TTL / 3), Some(TTL));
     lease.renewal_answered(TTL, now, &RENEWED_OK, now);
@@ -269,7 +269,7 @@ fn lease_without_fresh_counters_has_its_own_tokens() {
     }
     assert!(!lease.has_tokens());
     lease.keep(kept(300, 8, now, TTL), now);
-    lease.retire();
+    lease.end_hand_offs();
     assert!(!lease.has_tokens());
 }
 

@@ -10,19 +10,19 @@ const PART: usize = 256;
 
 impl Lanes {
     /// Reads each lane, one shard at a time. A lane that enters or leaves in between may be missed.
-    pub(in crate::lock) fn inspect_all(&self, mut look: impl FnMut(&LockKey, &Lane)) {
-        (0..SHARDS).for_each(|shard| self.inspect_shard(shard, &mut look));
+    pub(in crate::lock) fn inspect_all(&self, mut check: impl FnMut(&LockKey, &Lane)) {
+        (0..SHARDS).for_each(|shard| self.inspect_shard(shard, &mut check));
     }
 
     /// Reads each lane of a permit of `key`.
     pub(in crate::lock) fn inspect_permits(
         &self,
         key: &LockKey,
-        mut look: impl FnMut(&LockKey, &Lane),
+        mut check: impl FnMut(&LockKey, &Lane),
     ) {
         self.inspect_shard(shard_of(key.hash_code()), |of, lane| {
             if of.is_permit_of(key) {
-                look(of, lane);
+                check(of, lane);
             }
         });
     }
@@ -31,10 +31,10 @@ impl Lanes {
     pub(in crate::lock) fn inspect_shard(
         &self,
         shard: usize,
-        mut look: impl FnMut(&LockKey, &Lane),
+        mut check: impl FnMut(&LockKey, &Lane),
     ) {
         for slot in &lock(&self.shards[shard]).lanes {
-            look(&slot.key, &slot.lane);
+            check(&slot.key, &slot.lane);
         }
     }
 
@@ -45,12 +45,12 @@ impl Lanes {
         &self,
         shard: usize,
         start: usize,
-        mut look: impl FnMut(&LockKey, &Lane),
+        mut check: impl FnMut(&LockKey, &Lane),
     ) -> Option<usize> {
         let lanes = &lock(&self.shards[shard]).lanes;
         let end = lanes.num_buckets().min(start + PART);
         let slots = (start..end).filter_map(|bucket| lanes.get_bucket(bucket));
-        slots.for_each(|slot| look(&slot.key, &slot.lane));
+        slots.for_each(|slot| check(&slot.key, &slot.lane));
         (end < lanes.num_buckets()).then_some(end)
     }
 }

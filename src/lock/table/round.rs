@@ -32,7 +32,7 @@ pub(in crate::lock) struct Round {
 
 impl Lanes {
     /// Checks every lane that is due in the index.
-    pub(in crate::lock) fn look(&self, now: Moment) -> Round {
+    pub(in crate::lock) fn check(&self, now: Moment) -> Round {
         let mut round = Round::default();
         for shard in &self.shards {
             let mut guard = lock(shard);
@@ -76,7 +76,7 @@ impl Lanes {
                 }
                 slot.scheduled.take_if(|scheduled| *scheduled == at);
                 let mut effects = Effects::default();
-                if let Some((lease, ttl)) = slot.lane.look(now, &mut effects) {
+                if let Some((lease, ttl)) = slot.lane.check(now, &mut effects) {
                     renewals.push(DueRenewal {
                         key: slot.key.clone(),
                         lease,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::backend::{AcquireRequest, BackendErrorKind, Contended, LeaseId};
 use crate::lock::engine::Engine;
-use crate::lock::lane::Seen;
+use crate::lock::lane::LastReply;
 use crate::lock::lane::contending::attempt::{Replied, unanswered};
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::{Lease, LeaseNumber};
@@ -14,7 +14,7 @@ use crate::{Error, LockKey};
 pub(in crate::lock) enum Outcome {
     Granted(Lease),
     /// Another process holds the key, or the backend is unavailable: another attempt may succeed.
-    NotYet(Seen),
+    NotYet(LastReply),
     /// No attempt can succeed.
     Never(Error),
 }
@@ -59,7 +59,7 @@ pub(in crate::lock) fn judge(engine: &Arc<Engine>, key: &LockKey, replied: Repli
         now,
         outcome,
     } = replied;
-    let resolve = || engine.resolve(key, number, unanswered(terms.ttl));
+    let resolve = || engine.release_until_confirmed(key, number, unanswered(terms.ttl));
     match outcome {
         Ok(Contended::Granted { counter }) => {
             let per_counter = engine.capabilities.tokens_per_counter;
@@ -69,15 +69,15 @@ pub(in crate::lock) fn judge(engine: &Arc<Engine>, key: &LockKey, replied: Repli
             }
             // The reply took longer than the lease: another owner may hold the key by now.
             resolve();
-            Outcome::NotYet(Seen::Nothing)
+            Outcome::NotYet(LastReply::Nothing)
         }
-        Ok(Contended::Waiting { ttl, .. }) => Outcome::NotYet(Seen::Busy(now + ttl)),
+        Ok(Contended::Waiting { ttl, .. }) => Outcome::NotYet(LastReply::Busy(now + ttl)),
         Err(error) => {
             if error.may_have_taken_effect() {
                 resolve();
             }
             match error.kind() {
-                BackendErrorKind::Unavailable => Outcome::NotYet(Seen::Trouble(error)),
+                BackendErrorKind::Unavailable => Outcome::NotYet(LastReply::Trouble(error)),
                 BackendErrorKind::Misconfigured
                 | BackendErrorKind::Conflict
                 | BackendErrorKind::Unsupported => Outcome::Never(Error::of_backend(error)),

@@ -25,11 +25,11 @@ use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
 use crate::lock::lane::contending::attempt::Replied;
 use crate::lock::lane::effect::Wakeup;
-use crate::lock::lane::{Contender, Place, Refused, Seen};
+use crate::lock::lane::{Contender, LastReply, PlaceChange, RejectedAttempt};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::place::{PLACE, QueuePlace};
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::observe::WokenBy;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -86,13 +86,13 @@ impl AcquireLoop {
         }
     }
 
-    /// Starts the task, which first lets the processes in `yielded` acquire the key. Without that, the process
+    /// Starts the task, which first lets the processes in `released_to` acquire the key. Without that, the process
     /// that is notified first, mostly the same one, would win each time.
-    pub(in crate::lock) fn spawn(mut self, yielded: Yielded) {
+    pub(in crate::lock) fn spawn(mut self, released_to: ReleasedTo) {
         let engine = Arc::clone(&self.engine);
         let task = LoopTask::new(&engine, |task| {
             self.task = task;
-            self.run(yielded)
+            self.run(released_to)
         });
         engine.home.spawn(AtHome(task));
     }
@@ -103,25 +103,25 @@ impl AcquireLoop {
     /// If the backend has a queue, that attempt enters it as a listener. If this process has just transferred the key, the
     /// subscription comes first. A place that the release entered needs no attempt before the message of its transfer,
     /// or its refresh a second later, if the subscription has lingered.
-    async fn run(mut self, yielded: Yielded) {
-        self.contend(yielded).await;
+    async fn run(mut self, released_to: ReleasedTo) {
+        self.contend(released_to).await;
         self.over = true;
     }
 
-    async fn contend(&mut self, yielded: Yielded) {
+    async fn contend(&mut self, released_to: ReleasedTo) {
         let is_in_line = self.key.is_of_permit();
         if is_in_line && !self.take_turn().await {
             return;
         }
         // During a pause, the subscription takes effect. The first attempt then enters the queue as a listener.
         let listens_soon = is_in_line && !self.listens;
-        if yielded != Yielded::ToNobody || listens_soon {
-            let first = match self.take_over_place(yielded.notified_behind()) {
+        if released_to != ReleasedTo::Nobody || listens_soon {
+            let first = match self.take_over_place(released_to.notified_behind()) {
                 true => REFRESH,
                 false => POLITE,
             };
             // Without a queue, a hint is for other processes.
-            self.hears = yielded != Yielded::WithoutQueue;
+            self.hears = released_to != ReleasedTo::WithoutQueue;
             let goes_on = self.pause(self.engine.now() + jittered(first), false).await;
             self.hears = true;
             if !goes_on {
@@ -157,12 +157,12 @@ impl AcquireLoop {
                     // An unavailable backend gets one attempt per backoff step, whatever deadlines pass.
                     // In a queue, a process that listens is notified of its turn.
                     let is_notified =
-                        place != Place::Out && self.listens && self.poll_after.is_none();
-                    let last_attempt = matches!(seen, Seen::Busy(_)) && !is_notified;
+                        place != PlaceChange::Out && self.listens && self.poll_after.is_none();
+                    let last_attempt = matches!(seen, LastReply::Busy(_)) && !is_notified;
                     let again_at = self.next_attempt(&seen, now);
-                    let refused = Refused { sent, seen, place };
+                    let refused = RejectedAttempt { sent, seen, place };
                     self.engine.event(&self.key, |lane, effects| {
-                        lane.refused(&self.own, refused, now, effects);
+                        lane.rejected(&self.own, refused, now, effects);
                     });
                     if !self.pause(again_at, last_attempt).await {
                         return;
@@ -189,7 +189,7 @@ impl AcquireLoop {
     }
 
     /// Returns the place in the queue of the backend after the attempt with the number `sent`.
-    fn place_after(&mut self, sent: LeaseNumber, replied: &Replied) -> Place {
+    fn place_after(&mut self, sent: LeaseNumber, replied: &Replied) -> PlaceChange {
         let lease = replied.lease;
         match &replied.outcome {
             Ok(Contended::Waiting {
@@ -202,16 +202,16 @@ impl AcquireLoop {
                 let first = || poll_after.map(|it| (it, replied.now));
                 self.poll_after = before.or_else(first);
                 let Terms { mode, limit, .. } = replied.terms;
-                Place::In(QueuePlace { lease, mode, limit })
+                PlaceChange::In(QueuePlace { lease, mode, limit })
             }
-            Err(error) if !error.may_have_taken_effect() => Place::Unchanged,
+            Err(error) if !error.may_have_taken_effect() => PlaceChange::Unchanged,
             outcome => {
                 self.queued = None;
                 // An earlier attempt under this lease entered the queue, and this one did not refresh it.
                 if matches!(outcome, Ok(Contended::Waiting { .. })) && lease != sent {
-                    self.engine.resolve(&self.key, lease, PLACE);
+                    self.engine.release_until_confirmed(&self.key, lease, PLACE);
                 }
-                Place::Out
+                PlaceChange::Out
             }
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::contender::AcquireLoop;
 use super::first_attempt::FirstAttempt;
-use super::{releaser, resolver, watchdog};
+use super::{releaser, unconfirmed, watchdog};
 use crate::lock::clock::Span;
-use crate::lock::engine::unresolved::UnknownLease;
+use crate::lock::engine::unconfirmed::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::Lane;
 use crate::lock::lane::effect::{Effects, Granted, Loss, Outgoing, Work};
@@ -93,19 +93,22 @@ impl Engine {
 
     fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
         match work {
-            Work::Contend { wakeup, yielded } => AcquireLoop::new(self, key, wakeup).spawn(yielded),
+            Work::Contend {
+                wakeup,
+                released_to,
+            } => AcquireLoop::new(self, key, wakeup).spawn(released_to),
             Work::FinishAttempt(waiter, attempt) => {
                 let attempt = FirstAttempt::new(self, key, &waiter, attempt);
                 self.home.spawn(attempt.run());
             }
-            Work::LeaveAttempt => self.home.unresolved.attempt_left_behind(),
+            Work::CountReplaced => self.home.unconfirmed.attempt_left_behind(),
             Work::Return => releaser::enqueue(self, key),
             Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
-            Work::ResolveGranted(Outgoing { lease, ttl }) => {
+            Work::ReleaseGranted(Outgoing { lease, ttl }) => {
                 let lease = UnknownLease::granted(lease, self.now() + ttl);
-                resolver::add(self, key, lease);
+                unconfirmed::add(self, key, lease);
             }
-            Work::Resolve { lease, ttl } => self.resolve(key, lease, ttl),
+            Work::ReleaseUnknown { lease, ttl } => self.release_until_confirmed(key, lease, ttl),
         }
     }
 
@@ -114,9 +117,14 @@ impl Engine {
     ///
     /// The time counts from now because a resent attempt, or a renewal without a reply, may have set the
     /// expiry later than this process can determine.
-    pub(in crate::lock) fn resolve(self: &Arc<Self>, key: &LockKey, lease: LeaseNumber, ttl: Span) {
+    pub(in crate::lock) fn release_until_confirmed(
+        self: &Arc<Self>,
+        key: &LockKey,
+        lease: LeaseNumber,
+        ttl: Span,
+    ) {
         let lease = UnknownLease::attempted(lease, self.now() + ttl);
-        resolver::add(self, key, lease);
+        unconfirmed::add(self, key, lease);
     }
 
     /// Rejects new acquires, and the waiters of this stage of the shutdown.

@@ -24,7 +24,7 @@ use crate::backend::{BackendError, Mode, Renewal};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::lane::effect::{Effects, Report, Wakeup};
-use crate::lock::lane::{Reserved, Turn};
+use crate::lock::lane::{NextStep, Reserved};
 use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::lost::Lost;
@@ -139,9 +139,9 @@ impl Task {
         let (lease, ttl, sent_at) = loop {
             let now = engine.now();
             match engine.event(key, |lane, _| lane.send_downgrade(grant, now)) {
-                Turn::Send(lease, ttl) => break (lease, ttl, now),
-                Turn::Wait => self.wakeup.notified().await,
-                Turn::Over => return Err(Error::new(ErrorKind::Lost)),
+                NextStep::Send(lease, ttl) => break (lease, ttl, now),
+                NextStep::Wait => self.wakeup.notified().await,
+                NextStep::Over => return Err(Error::new(ErrorKind::Lost)),
             }
         };
         let downgrade = Renewal::new(key.clone(), engine.lease_id(lease), ttl.get());

@@ -54,13 +54,13 @@ pub(in crate::lock) fn replied(
                 let limit = engine.options.max_waiters_per_key;
                 let seat = |seat| engine.add_permit_seat(seat, key, limit);
                 let may_wait = || !key.is_of_permit() || waiter.change_seat(seat);
-                lane.refused_first(attempt, seen, now, effects, may_wait);
+                lane.rejected_first(attempt, seen, now, effects, may_wait);
             }
         }
         drives
     });
     if !drove {
-        engine.home.unresolved.attempt_ended();
+        engine.home.unconfirmed.attempt_ended();
     }
     now
 }
@@ -114,8 +114,8 @@ impl Drop for FirstAttempt {
         let now = engine.now();
         // The lease was released when another task replaced this one. The attempt may have taken effect since.
         if !engine.event(key, |lane, effects| lane.abandon(&own, now, effects)) {
-            engine.resolve(key, lease, unanswered(self.waiter.claim.terms.ttl));
-            engine.home.unresolved.attempt_ended();
+            engine.release_until_confirmed(key, lease, unanswered(self.waiter.claim.terms.ttl));
+            engine.home.unconfirmed.attempt_ended();
         }
     }
 }

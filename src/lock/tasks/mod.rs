@@ -8,5 +8,5 @@ pub(super) mod downgrade;
 pub(super) mod first_attempt;
 pub(super) mod releaser;
 pub(super) mod report;
-pub(super) mod resolver;
+pub(super) mod unconfirmed;
 pub(super) mod watchdog;

@@ -11,14 +11,14 @@ use tokio::time::timeout_at;
 
 use crate::backend::{BackendError, BoxFuture, Immediate, Release, Released};
 use crate::lock::clock::Moment;
-use crate::lock::engine::unresolved::LAST_BACKOFF;
+use crate::lock::engine::unconfirmed::LAST_BACKOFF;
 use crate::lock::engine::wake::TICK;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::effect::{Effects, Outgoing, Report, Work};
 use crate::lock::lane::{self, Lane, Order, ReleaseOrKeep};
 use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::observe::Reply;
 use crate::{Error, LockKey};
 
@@ -248,7 +248,7 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
         count(&engine, &outcome);
         expect_replies(&engine, &outcome, now);
         if outcome.is_ok() {
-            (engine.home.unresolved).released_elsewhere(&key, outgoing.lease);
+            (engine.home.unconfirmed).released_elsewhere(&key, outgoing.lease);
         }
         engine.event(&key, |lane, effects| {
             settle(outgoing, lane, outcome, now, effects);
@@ -288,19 +288,19 @@ fn settle(
     effects: &mut Effects,
 ) {
     let lease = outgoing.lease;
-    let yielded = outcome
+    let released_to = outcome
         .as_ref()
-        .map_or(Yielded::ToNobody, |released| Yielded::by(*released));
+        .map_or(ReleasedTo::Nobody, |released| ReleasedTo::by(*released));
     let was_returning = lane.is_returning();
     let (outcome, failed) = match outcome {
         Ok(Released::NotHeld) => (lane.returned_absent(lease, now), None),
         Ok(_) => (Ok(()), None),
         Err(error) => {
-            effects.work.push(Work::ResolveGranted(outgoing));
+            effects.work.push(Work::ReleaseGranted(outgoing));
             (Err(Error::of_backend(error.clone())), Some(error))
         }
     };
-    lane.returned(lease, outcome, yielded, now, effects);
+    lane.returned(lease, outcome, released_to, now, effects);
     if let Some(error) = failed.filter(|_| was_returning) {
         lane.return_failed(error);
     }

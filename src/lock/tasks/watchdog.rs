@@ -13,12 +13,12 @@ use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
 
-use super::{releaser, resolver};
+use super::{releaser, unconfirmed};
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::{Home, HomeEnded};
-use crate::lock::engine::unresolved::IN_FLIGHT;
+use crate::lock::engine::unconfirmed::IN_FLIGHT;
 use crate::lock::engine::wake::TICK;
 use crate::lock::table::{DueRenewal, Round};
 use crate::observe::Reply;
@@ -68,7 +68,7 @@ impl Engine {
             Some(true) => {
                 start(self);
                 releaser::start(self);
-                resolver::start(self);
+                unconfirmed::start(self);
                 Ok(())
             }
             None => Err(Error::new(ErrorKind::Unavailable).with_source(HomeEnded)),
@@ -151,7 +151,7 @@ async fn run(mut running: Running) {
             () = alarm.earlier.notified() => {}
             _ = recoveries.next() => {
                 if let Some(engine) = running.engine.upgrade() {
-                    mark_suspect(&engine, &home);
+                    require_renewal(&engine, &home);
                 }
             }
         }
@@ -159,9 +159,11 @@ async fn run(mut running: Running) {
 }
 
 /// Makes the renewals of all held locks due.
-fn mark_suspect(engine: &Arc<Engine>, home: &Home) {
+fn require_renewal(engine: &Arc<Engine>, home: &Home) {
     let now = engine.now();
-    let all = engine.lanes.for_each(|_, lane, _| lane.mark_suspect(now));
+    let all = engine
+        .lanes
+        .for_each(|_, lane, _| lane.require_renewal(now));
     engine.carry_out_all(all);
     home.watchdog.next(now);
 }
@@ -172,7 +174,7 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         renewals,
         effects,
         next,
-    } = engine.lanes.look(now);
+    } = engine.lanes.check(now);
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
     let mut turns = HashMap::new();

@@ -3,26 +3,26 @@
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::state::{Contender, Lane, Phase, Seen};
+use crate::lock::lane::state::{Contender, Lane, LastReply, Phase};
 use crate::lock::lease::claim::{Claim, Terms, Ticket};
 use crate::lock::lease::place::QueuePlace;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::Via;
 use crate::{Error, LockKey};
 
 /// A rejected attempt of an acquire loop.
 #[derive(Debug)]
-pub(in crate::lock) struct Refused {
+pub(in crate::lock) struct RejectedAttempt {
     /// The number of the attempt. Each has its own, even if they share a lease.
     pub(in crate::lock) sent: LeaseNumber,
-    pub(in crate::lock) seen: Seen,
-    pub(in crate::lock) place: Place,
+    pub(in crate::lock) seen: LastReply,
+    pub(in crate::lock) place: PlaceChange,
 }
 
 /// The place of this process in the queue of the backend after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum Place {
+pub(in crate::lock) enum PlaceChange {
     In(QueuePlace),
     /// The attempt did not take effect.
     Unchanged,
@@ -52,7 +52,7 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Option<(LeaseNumber, Terms)> {
-        let terms = self.whom_to_serve(own, now, effects)?.terms;
+        let terms = self.first_waiter(own, now, effects)?.terms;
         let place = self.driven_by(own)?.place;
         // The waiters of another mode or limit have left.
         if place.is_some_and(|place| (place.mode, place.limit) != (terms.mode, terms.limit)) {
@@ -71,7 +71,7 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Pause> {
-        let deadline = self.whom_to_serve(own, now, effects)?.deadline.moment();
+        let deadline = self.first_waiter(own, now, effects)?.deadline.moment();
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
@@ -79,7 +79,7 @@ impl Lane {
         })
     }
 
-    fn whom_to_serve(
+    fn first_waiter(
         &mut self,
         own: &Contender,
         now: Moment,
@@ -107,11 +107,11 @@ impl Lane {
             // Another task has replaced this one, so its lease is released.
             let ttl = lease.longest(now);
             let lease = lease.number();
-            effects.work.push(Work::Resolve { lease, ttl });
+            effects.work.push(Work::ReleaseUnknown { lease, ttl });
             return;
         };
         if contending.suspect {
-            lease.mark_suspect(now);
+            lease.require_renewal(now);
         }
         if contending.others_wait {
             lease.take_turns(self.queue.len(), now);
@@ -123,32 +123,32 @@ impl Lane {
                 self.reject_if(effects, why, |claim| claim.deadline.is_one_attempt());
             }
             // The waiter has left, and the terms of the next one differ.
-            _ => self.surrender(lease, None, now, effects),
+            _ => self.begin_return(lease, None, now, effects),
         }
     }
 
     /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that came
     /// after a busy attempt was sent: the key may be free by now.
-    pub(in crate::lock) fn refused(
+    pub(in crate::lock) fn rejected(
         &mut self,
         own: &Contender,
-        refused: Refused,
+        refused: RejectedAttempt,
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Refused { sent, seen, place } = refused;
+        let RejectedAttempt { sent, seen, place } = refused;
         let Some(contending) = self.driven_by(own) else {
             // Another task has replaced this one.
-            if let Place::In(place) = place {
+            if let PlaceChange::In(place) = place {
                 effects.leave(place.lease);
             }
             return;
         };
-        let busy = matches!(seen, Seen::Busy(_));
+        let busy = matches!(seen, LastReply::Busy(_));
         match place {
-            Place::In(place) => contending.place = Some(place),
-            Place::Unchanged => {}
-            Place::Out => contending.place = None,
+            PlaceChange::In(place) => contending.place = Some(place),
+            PlaceChange::Unchanged => {}
+            PlaceChange::Out => contending.place = None,
         }
         contending.others_wait |= busy;
         contending.seen = seen;
@@ -181,7 +181,7 @@ impl Lane {
         if self.queue.is_empty() {
             self.phase = Phase::Idle;
         } else {
-            self.contend(Seen::Nothing, Yielded::ToNobody, now, effects);
+            self.contend(LastReply::Nothing, ReleasedTo::Nobody, now, effects);
         }
     }
 }

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::tenure::{Downgrading, Tenure};
+use super::held_lease::{Downgrading, HeldLease};
 use crate::backend::{BackendError, Downgraded, Mode, Renewal};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Wakeup};
@@ -37,7 +37,7 @@ pub(in crate::lock) enum Reserved {
 
 /// What the task of a downgrade does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum Turn {
+pub(in crate::lock) enum NextStep {
     /// Send the command for this lease, with this TTL.
     Send(LeaseNumber, Span),
     /// Wait for a notification: a renewal is in flight.
@@ -60,9 +60,11 @@ impl Lane {
         wakeup: Wakeup,
         now: Moment,
     ) -> Result<Reserved, Error> {
-        let tenure = self.held_under(grant).filter(|tenure| tenure.is_held(now));
-        let tenure = tenure.ok_or_else(|| Error::new(ErrorKind::Lost))?;
-        let has_ended = (tenure.find(grant)).is_none_or(|holding| holding.has_ended(hold));
+        let held_lease = self
+            .held_under(grant)
+            .filter(|held_lease| held_lease.is_held(now));
+        let held_lease = held_lease.ok_or_else(|| Error::new(ErrorKind::Lost))?;
+        let has_ended = (held_lease.find(grant)).is_none_or(|holding| holding.has_ended(hold));
         if has_ended || !grant.is_held(now) {
             return Err(Error::new(ErrorKind::Lost));
         }
@@ -84,32 +86,32 @@ impl Lane {
             return invalid(problem);
         }
         // The guard of that one was dropped, and this one is nested.
-        if tenure.downgrading.is_some() {
+        if held_lease.downgrading.is_some() {
             return invalid(
                 "another downgrade of the lock is in flight: try again after it".into(),
             );
         }
-        tenure.downgrading = Some(Downgrading(wakeup));
+        held_lease.downgrading = Some(Downgrading(wakeup));
         Ok(Reserved::Yes)
     }
 
     /// Ends a reservation whose command was not sent.
     pub(in crate::lock) fn cancel_downgrade(&mut self, grant: &Arc<Grant>) {
-        if let Some(tenure) = self.held_under(grant) {
-            tenure.downgrading = None;
+        if let Some(held_lease) = self.held_under(grant) {
+            held_lease.downgrading = None;
         }
     }
 
     /// Begins the command unless another one is in flight for the lease.
-    pub(in crate::lock) fn send_downgrade(&mut self, grant: &Arc<Grant>, now: Moment) -> Turn {
+    pub(in crate::lock) fn send_downgrade(&mut self, grant: &Arc<Grant>, now: Moment) -> NextStep {
         match self.held_under(grant) {
-            Some(Tenure { lease, .. }) if lease.is_in_flight() => Turn::Wait,
-            Some(tenure) if tenure.is_held(now) => {
-                let ttl = tenure.lease.start_downgrade(now);
+            Some(HeldLease { lease, .. }) if lease.is_in_flight() => NextStep::Wait,
+            Some(held_lease) if held_lease.is_held(now) => {
+                let ttl = held_lease.lease.start_downgrade(now);
                 grant.downgrade_sent();
-                Turn::Send(tenure.lease.number(), Span::new(ttl))
+                NextStep::Send(held_lease.lease.number(), Span::new(ttl))
             }
-            _ => Turn::Over,
+            _ => NextStep::Over,
         }
     }
 
@@ -129,10 +131,10 @@ impl Lane {
     ) -> Result<(), Error> {
         let lost = Error::new(ErrorKind::Lost);
         match &mut self.phase {
-            Phase::Held(tenure) if tenure.lease.is(downgrade.lease) => {
+            Phase::Held(held_lease) if held_lease.lease.is(downgrade.lease) => {
                 // A caller may have observed the loss, so this reply must not undo it.
-                if !tenure.is_held(now) {
-                    tenure.lease.give_up_renewal(now);
+                if !held_lease.is_held(now) {
+                    held_lease.lease.give_up_renewal(now);
                     self.lose_by_clock(now, effects);
                     return Err(lost);
                 }
@@ -143,24 +145,24 @@ impl Lane {
                         return Err(lost);
                     }
                     Err(error) if error.may_have_taken_effect() => {
-                        tenure.lease.give_up_renewal(now);
+                        held_lease.lease.give_up_renewal(now);
                         self.lose_and_return(|_| LostReason::Downgrade, now, effects);
                         return Err(lost.with_source(error));
                     }
                     Err(error) => {
-                        tenure.lease.downgrade_refused(now);
+                        held_lease.lease.downgrade_refused(now);
                         grant.downgrade_refused();
-                        tenure.downgrading = None;
+                        held_lease.downgrading = None;
                         return Err(Error::of_backend(error));
                     }
                 };
-                tenure
+                held_lease
                     .lease
                     .downgraded(counter, downgrade.ttl, sent_at, now);
-                tenure.downgrading = None;
-                grant.downgraded(tenure.lease.token());
-                tenure.extend_grants();
-                tenure.set_wanted(false, sent_at);
+                held_lease.downgrading = None;
+                grant.downgraded(held_lease.lease.token());
+                held_lease.extend_grants();
+                held_lease.set_wanted(false, sent_at);
                 self.admit(&downgrade.key, now, effects);
                 Ok(())
             }
@@ -179,7 +181,7 @@ impl Lane {
                     Err(error) => error.may_have_taken_effect(),
                 };
                 if may_hold {
-                    effects.resolve(downgrade);
+                    effects.release_granted(downgrade);
                 }
                 Err(lost)
             }

@@ -14,7 +14,7 @@ pub(in crate::lock::lane) enum End {
 
 impl End {
     /// Returns the end of each hold while all are alike. The lease then has the terms of the first one.
-    pub(in crate::lock::lane) fn of_alike(lease: &Lease) -> Self {
+    pub(in crate::lock::lane) fn of_uniform(lease: &Lease) -> Self {
         if lease.is_renewed() {
             Self::Renewed(lease.ttl())
         } else {

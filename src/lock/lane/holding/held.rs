@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::tenure::{Tenure, lose};
+use super::held_lease::{HeldLease, lose};
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Granted, Report, Work};
 use crate::lock::lane::state::{LATE_RELEASE, Lane, Phase, Returning};
 use crate::lock::lease::claim::{Claim, HoldId};
 use crate::lock::lease::grant::Grant;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::{LostReason, Via};
 use crate::{Error, ErrorKind, LockKey, Owner};
@@ -22,15 +22,18 @@ pub(in crate::lock) struct Release {
 }
 
 impl Lane {
-    pub(in crate::lock::lane) fn hold(&mut self, tenure: Tenure) -> Arc<Grant> {
-        let grant = Arc::clone(tenure.grant());
-        self.phase = Phase::Held(tenure);
+    pub(in crate::lock::lane) fn hold(&mut self, held_lease: HeldLease) -> Arc<Grant> {
+        let grant = Arc::clone(held_lease.grant());
+        self.phase = Phase::Held(held_lease);
         grant
     }
 
-    pub(in crate::lock::lane) fn held_under(&mut self, grant: &Arc<Grant>) -> Option<&mut Tenure> {
-        let tenure = self.tenure_mut()?;
-        tenure.find(grant).is_some().then_some(tenure)
+    pub(in crate::lock::lane) fn held_under(
+        &mut self,
+        grant: &Arc<Grant>,
+    ) -> Option<&mut HeldLease> {
+        let held_lease = self.held_lease_mut()?;
+        held_lease.find(grant).is_some().then_some(held_lease)
     }
 
     /// Ends one hold of `grant`. Returns when the lease must have expired in the backend.
@@ -45,9 +48,9 @@ impl Lane {
         let Release { hold, report, now } = release;
         // A withdrawn grant has no holds left.
         let holds = grant.holds().saturating_sub(1);
-        let held = self.tenure_mut().and_then(|tenure| {
-            let until = tenure.lease.expires_at();
-            tenure.find(grant).map(|holding| (until, holding))
+        let held = self.held_lease_mut().and_then(|held_lease| {
+            let until = held_lease.lease.expires_at();
+            held_lease.find(grant).map(|holding| (until, holding))
         });
         let Some((until, holding)) = held else {
             grant.set_holds(holds);
@@ -68,30 +71,30 @@ impl Lane {
         grant.set_holds(holds);
         if holds > 0 {
             if holding.unnest(hold)
-                && let Phase::Held(tenure) = &mut self.phase
+                && let Phase::Held(held_lease) = &mut self.phase
             {
-                tenure.follow_others(grant, now);
+                held_lease.follow_others(grant, now);
                 effects.recheck(grant);
             }
             effects.report(report, Ok(()));
             return until;
         }
         // Other owners share the lease.
-        if let Phase::Held(tenure) = &mut self.phase
-            && tenure.remove(grant.owner(), now)
+        if let Phase::Held(held_lease) = &mut self.phase
+            && held_lease.remove(grant.owner(), now)
         {
             effects.report(report, Ok(()));
             return until;
         }
-        let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: the tenure was just found");
+        let Phase::Held(HeldLease { lease, .. }) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: the held_lease was just found");
         };
         match self.first(now, effects) {
             Some(first) if lease.may_pass_to(first.terms, now) => {
                 effects.report(report, Ok(()));
                 self.hand_to_first(key, lease, Via::HandOff, now, effects);
             }
-            _ => self.surrender(lease, report, now, effects),
+            _ => self.begin_return(lease, report, now, effects),
         }
         until
     }
@@ -114,9 +117,9 @@ impl Lane {
             self.queue.pace_mut().advance(now);
         }
         let claim = waiter.claim;
-        let mut tenure = Tenure::begin(key, lease, via, &claim, now);
-        tenure.first.expect_pick_up(&claim);
-        let grant = self.hold(tenure);
+        let mut held_lease = HeldLease::begin(key, lease, via, &claim, now);
+        held_lease.first.expect_pick_up(&claim);
+        let grant = self.hold(held_lease);
         effects.grants.push(Granted {
             waiter,
             grant: Arc::clone(&grant),
@@ -137,12 +140,12 @@ impl Lane {
 
     /// Gives a hold to its waiter. Returns `false` if the hold has ended.
     pub(in crate::lock) fn picked_up(&mut self, grant: &Arc<Grant>, hold: HoldId) -> bool {
-        let holding = (self.tenure_mut()).and_then(|tenure| tenure.find(grant));
+        let holding = (self.held_lease_mut()).and_then(|held_lease| held_lease.find(grant));
         holding.is_some_and(|holding| holding.pick_up(hold))
     }
 
     /// Begins the return of a lease without holds.
-    pub(in crate::lock::lane) fn surrender(
+    pub(in crate::lock::lane) fn begin_return(
         &mut self,
         lease: Lease,
         report: Option<Report>,
@@ -179,9 +182,9 @@ impl Lane {
         if !self.picked_up(grant, claim.hold) {
             return false;
         }
-        if let Phase::Held(tenure) = &mut self.phase {
-            tenure.lease.retire();
-            tenure.limit_hold(grant, claim, now);
+        if let Phase::Held(held_lease) = &mut self.phase {
+            held_lease.lease.end_hand_offs();
+            held_lease.limit_hold(grant, claim, now);
         }
         true
     }
@@ -189,14 +192,14 @@ impl Lane {
     // ---- losing ---------------------------------------------------------------------------
 
     /// Marks a lease that is held or being returned, or that an attempt in flight acquires, as possibly lost.
-    pub(in crate::lock) fn mark_suspect(&mut self, now: Moment) {
+    pub(in crate::lock) fn require_renewal(&mut self, now: Moment) {
         match &mut self.phase {
-            Phase::Held(tenure) => tenure.lease.mark_suspect(now),
+            Phase::Held(held_lease) => held_lease.lease.require_renewal(now),
             Phase::Contending(contending) => contending.suspect = true,
             // It is not granted again without a reply to a later command.
             Phase::Returning(returning) => {
                 returning.may_be_lost |= returning.sent;
-                returning.lease.retire();
+                returning.lease.end_hand_offs();
             }
             Phase::Idle | Phase::Yielding { .. } => {}
         }
@@ -211,8 +214,10 @@ impl Lane {
     ) {
         match &self.phase {
             // The lease was granted before or after the command took effect: a renewal shows which.
-            Phase::Held(tenure) if seen != Some(tenure.lease.number()) => self.mark_suspect(now),
-            Phase::Contending(_) => self.mark_suspect(now),
+            Phase::Held(held_lease) if seen != Some(held_lease.lease.number()) => {
+                self.require_renewal(now)
+            }
+            Phase::Contending(_) => self.require_renewal(now),
             // The lease is gone, even if it was handed off to another owner since.
             _ => self.lose(LostReason::Forced, now, effects),
         }
@@ -227,22 +232,22 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Option<Moment> {
-        let tenure = self.tenure_mut()?;
-        let grant = Arc::clone(&tenure.of_owner(owner)?.grant);
+        let held_lease = self.held_lease_mut()?;
+        let grant = Arc::clone(&held_lease.of_owner(owner)?.grant);
         if !grant.is_held(now) {
             return None;
         }
         let report = report.take();
         lose(&grant, LostReason::Forced, effects);
-        let until = tenure.lease.expires_at();
-        if tenure.remove(owner, now) {
+        let until = held_lease.lease.expires_at();
+        if held_lease.remove(owner, now) {
             effects.report(report, Ok(()));
             return Some(until);
         }
-        let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: the tenure was just found");
+        let Phase::Held(HeldLease { lease, .. }) = std::mem::take(&mut self.phase) else {
+            unreachable!("BUG: the held_lease was just found");
         };
-        self.surrender(lease, report, now, effects);
+        self.begin_return(lease, report, now, effects);
         Some(until)
     }
 
@@ -254,14 +259,14 @@ impl Lane {
         effects: &mut Effects,
     ) {
         match &mut self.phase {
-            Phase::Held(tenure) => {
-                (tenure.grants()).for_each(|grant| lose(grant, reason, effects));
-                self.contend_or_idle(Yielded::ToNobody, now, effects);
+            Phase::Held(held_lease) => {
+                (held_lease.grants()).for_each(|grant| lose(grant, reason, effects));
+                self.contend_or_idle(ReleasedTo::Nobody, now, effects);
             }
             // The reply to a release in flight shows whether the loss came first.
             Phase::Returning(returning) => {
                 returning.may_be_lost = returning.sent;
-                returning.lease.retire();
+                returning.lease.end_hand_offs();
             }
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
         }
@@ -280,26 +285,26 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Phase::Held(tenure) = std::mem::take(&mut self.phase) else {
+        let Phase::Held(held_lease) = std::mem::take(&mut self.phase) else {
             unreachable!("BUG: only a held lease is lost");
         };
-        for grant in tenure.grants() {
+        for grant in held_lease.grants() {
             lose(grant, reason(grant), effects);
         }
-        self.surrender(tenure.lease, None, now, effects);
+        self.begin_return(held_lease.lease, None, now, effects);
     }
 
     /// Ends the grants that were not picked up by their deadlines or that have reached their own ends. Returns the
     /// lease if none is left.
     pub(in crate::lock::lane) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) {
-        let Phase::Held(tenure) = &mut self.phase else {
+        let Phase::Held(held_lease) = &mut self.phase else {
             return;
         };
-        if tenure.end_overdue(now, effects) {
-            let Phase::Held(Tenure { lease, .. }) = std::mem::take(&mut self.phase) else {
-                unreachable!("BUG: the tenure was just found");
+        if held_lease.end_overdue(now, effects) {
+            let Phase::Held(HeldLease { lease, .. }) = std::mem::take(&mut self.phase) else {
+                unreachable!("BUG: the held_lease was just found");
             };
-            self.surrender(lease, None, now, effects);
+            self.begin_return(lease, None, now, effects);
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use hashbrown::HashTable;
 
-use super::Holding;
+use super::OwnerHolds;
 use crate::Owner;
 
 /// By owner, which each grant contains. A map would store it twice, and thousands of owners can share a lease.
 #[derive(Debug, Default)]
-pub(in crate::lock::lane) struct Readers(HashTable<Holding>);
+pub(in crate::lock::lane) struct Readers(HashTable<OwnerHolds>);
 
 impl Readers {
     pub(in crate::lock::lane) fn is_empty(&self) -> bool {
@@ -18,31 +18,31 @@ impl Readers {
         self.0.len()
     }
 
-    pub(in crate::lock::lane) fn get_mut(&mut self, owner: Owner) -> Option<&mut Holding> {
+    pub(in crate::lock::lane) fn get_mut(&mut self, owner: Owner) -> Option<&mut OwnerHolds> {
         self.0.find_mut(hash(owner), |it| it.grant.owner() == owner)
     }
 
-    pub(in crate::lock::lane) fn insert(&mut self, held: Holding) {
-        let hash_of = |it: &Holding| hash(it.grant.owner());
+    pub(in crate::lock::lane) fn insert(&mut self, held: OwnerHolds) {
+        let hash_of = |it: &OwnerHolds| hash(it.grant.owner());
         self.0.insert_unique(hash_of(&held), held, hash_of);
     }
 
-    pub(in crate::lock::lane) fn remove(&mut self, owner: Owner) -> Option<Holding> {
+    pub(in crate::lock::lane) fn remove(&mut self, owner: Owner) -> Option<OwnerHolds> {
         let found = (self.0).find_entry(hash(owner), |it| it.grant.owner() == owner);
         Some(found.ok()?.remove().0)
     }
 
     /// Removes any of them.
-    pub(in crate::lock::lane) fn pop(&mut self) -> Option<Holding> {
+    pub(in crate::lock::lane) fn pop(&mut self) -> Option<OwnerHolds> {
         let owner = self.iter().next()?.grant.owner();
         self.remove(owner)
     }
 
-    pub(in crate::lock::lane) fn iter(&self) -> impl Iterator<Item = &Holding> {
+    pub(in crate::lock::lane) fn iter(&self) -> impl Iterator<Item = &OwnerHolds> {
         self.0.iter()
     }
 
-    pub(in crate::lock::lane) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holding> {
+    pub(in crate::lock::lane) fn iter_mut(&mut self) -> impl Iterator<Item = &mut OwnerHolds> {
         self.0.iter_mut()
     }
 }

@@ -1,10 +1,10 @@
 //! The replies to renewals.
 
-use super::tenure::Downgrading;
+use super::held_lease::Downgrading;
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
-use crate::lock::lane::state::{Lane, Phase, Seen};
+use crate::lock::lane::state::{Lane, LastReply, Phase};
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::LostReason;
 
@@ -17,9 +17,9 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> bool {
-        let wants = self
-            .tenure()
-            .is_some_and(|tenure| tenure.lease.is(renewal.lease) && now < tenure.valid_until());
+        let wants = self.held_lease().is_some_and(|held_lease| {
+            held_lease.lease.is(renewal.lease) && now < held_lease.valid_until()
+        });
         if !wants {
             self.replied(renewal, Effective::No, now, effects, |lease| {
                 lease.retry_renewal(now);
@@ -47,16 +47,16 @@ impl Lane {
             lease.renewal_answered(renewal.ttl, sent_at, outcome, now);
         });
         match (&mut self.phase, outcome) {
-            (Phase::Held(tenure), _) if tenure.lease.is(renewal.lease) => {
+            (Phase::Held(held_lease), _) if held_lease.lease.is(renewal.lease) => {
                 if let Ok(renewed) = outcome {
-                    tenure.set_wanted(*renewed == Renewed::Wanted, sent_at);
+                    held_lease.set_wanted(*renewed == Renewed::Wanted, sent_at);
                 }
-                tenure.ask_again(now);
+                held_lease.ask_again(now);
                 self.admit(&renewal.key, now, effects);
             }
             // The release waited for this reply.
             (Phase::Returning(returning), Err(error)) if returning.lease.is(renewal.lease) => {
-                let trouble = || (now, Seen::Trouble(error.clone()));
+                let trouble = || (now, LastReply::Trouble(error.clone()));
                 returning.trouble.get_or_insert_with(trouble);
             }
             _ => {}
@@ -73,9 +73,9 @@ impl Lane {
         update: impl FnOnce(&mut Lease),
     ) {
         // A caller may have observed the loss, so this reply must not undo it.
-        let is_lost = matches!(&self.phase, Phase::Held(tenure) if !tenure.is_held(now));
+        let is_lost = matches!(&self.phase, Phase::Held(held_lease) if !held_lease.is_held(now));
         let lease = match &mut self.phase {
-            Phase::Held(tenure) => Some(&mut tenure.lease),
+            Phase::Held(held_lease) => Some(&mut held_lease.lease),
             Phase::Returning(returning) => Some(&mut returning.lease),
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => None,
         };
@@ -90,7 +90,7 @@ impl Lane {
             if effective == Effective::Yes
                 && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
             {
-                effects.resolve(renewal);
+                effects.release_granted(renewal);
             }
             return;
         };
@@ -100,9 +100,9 @@ impl Lane {
                 self.lose(LostReason::NotHeld, now, effects);
             }
             Phase::Held(_) if is_lost => self.lose_by_clock(now, effects),
-            Phase::Held(tenure) => {
-                tenure.extend_grants();
-                if let Some(Downgrading(wakeup)) = &tenure.downgrading {
+            Phase::Held(held_lease) => {
+                held_lease.extend_grants();
+                if let Some(Downgrading(wakeup)) = &held_lease.downgrading {
                     wakeup.notify_one();
                 }
             }
@@ -114,7 +114,7 @@ impl Lane {
     /// Returns `true` if the lane has this lease, and no release of it was sent.
     fn holds_unreleased(&self, renewal: &Renewal) -> bool {
         match &self.phase {
-            Phase::Held(tenure) => tenure.lease.is(renewal.lease),
+            Phase::Held(held_lease) => held_lease.lease.is(renewal.lease),
             Phase::Returning(returning) => !returning.sent && returning.lease.is(renewal.lease),
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => false,
         }

@@ -6,10 +6,10 @@ use crate::backend::{BackendError, Mode};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Outgoing, Work};
 use crate::lock::lane::queue::waiter::Waiter;
-use crate::lock::lane::state::{Lane, Phase, Returning, Seen};
+use crate::lock::lane::state::{Lane, LastReply, Phase, Returning};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::hand_offs::Kept;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::observe::Via;
 use crate::{Error, ErrorKind, LockKey};
 
@@ -46,7 +46,7 @@ impl Lane {
         }
         returning.sent = true;
         returning.due = due + OWN_TIMEOUT;
-        returning.trouble.get_or_insert((due, Seen::Nothing));
+        returning.trouble.get_or_insert((due, LastReply::Nothing));
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
         let keep = self.queue.first().is_some_and(|Waiter { claim, .. }| {
@@ -106,15 +106,15 @@ impl Lane {
         &mut self,
         number: LeaseNumber,
         outcome: Result<(), Error>,
-        yielded: Yielded,
+        released_to: ReleasedTo,
         now: Moment,
         effects: &mut Effects,
     ) {
         if let Some(returning) = self.returns(number) {
             let report = returning.report.take();
             effects.report(report, outcome);
-            self.contend_or_idle(yielded, now, effects);
-        } else if let Some(place) = yielded.place() {
+            self.contend_or_idle(released_to, now, effects);
+        } else if let Some(place) = released_to.place() {
             // The lane no longer waits for this reply.
             effects.leave(place.lease);
         }
@@ -124,7 +124,7 @@ impl Lane {
     /// until an attempt has a reply.
     pub(in crate::lock) fn return_failed(&mut self, error: BackendError) {
         if let Phase::Contending(contending) = &mut self.phase {
-            contending.seen = Seen::Trouble(error);
+            contending.seen = LastReply::Trouble(error);
         }
     }
 
@@ -148,7 +148,7 @@ impl Lane {
                     lease: number,
                     ttl: kept.ttl,
                 };
-                effects.work.push(Work::ResolveGranted(outgoing));
+                effects.work.push(Work::ReleaseGranted(outgoing));
                 return;
             }
         }
@@ -163,8 +163,8 @@ impl Lane {
         } = returning;
         lease.keep(kept, now);
         if may_be_lost {
-            lease.retire();
-            return self.surrender(lease, report, now, effects);
+            lease.end_hand_offs();
+            return self.begin_return(lease, report, now, effects);
         }
         match self.first(now, effects) {
             Some(first) if lease.is_renewed_for(first.terms, now) => {
@@ -175,7 +175,7 @@ impl Lane {
                 };
                 self.hand_to_first(key, lease, via, now, effects);
             }
-            _ => self.surrender(lease, report, now, effects),
+            _ => self.begin_return(lease, report, now, effects),
         }
     }
 
@@ -196,9 +196,9 @@ impl Lane {
         // The backend still holds the lease if its clock was set back.
         if !returning.sent {
             let outgoing = returning.outgoing(now);
-            effects.work.push(Work::ResolveGranted(outgoing));
+            effects.work.push(Work::ReleaseGranted(outgoing));
         }
-        self.contend_or_idle(Yielded::ToNobody, now, effects);
+        self.contend_or_idle(ReleasedTo::Nobody, now, effects);
     }
 
     /// Continues the return after the reply to a renewal, or hands the lease off to the next waiter.
@@ -217,7 +217,7 @@ impl Lane {
             effects.report(report, Ok(()));
             self.hand_to_first(key, lease, Via::HandOff, now, effects);
         } else {
-            self.surrender(lease, report, now, effects);
+            self.begin_return(lease, report, now, effects);
         }
     }
 }

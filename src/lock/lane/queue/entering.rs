@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::has_patient_waiters;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
-use crate::lock::lane::holding::tenure::Tenure;
-use crate::lock::lane::state::{Contending, Lane, Phase, Seen};
+use crate::lock::lane::holding::held_lease::HeldLease;
+use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
 use crate::observe::Via;
@@ -54,7 +54,7 @@ impl Lane {
             _ if !claim.deadline.is_one_attempt() => Entered::Occupied,
             // The reply in flight serves this acquire too, unless the attempt was sent earlier and is busy.
             Phase::Contending(Contending {
-                seen: Seen::Nothing,
+                seen: LastReply::Nothing,
                 ..
             }) => Entered::Occupied,
             // No waiter is ahead: a task started for earlier waiters makes the attempt.
@@ -77,20 +77,20 @@ impl Lane {
         claim: &Claim,
         now: Moment,
     ) -> Option<Result<Arc<Grant>, Error>> {
-        let Phase::Held(tenure) = &mut self.phase else {
+        let Phase::Held(held_lease) = &mut self.phase else {
             return None;
         };
-        match tenure.nest(claim, now) {
+        match held_lease.nest(claim, now) {
             Some(Ok(grant)) => {
                 if claim.grouped {
-                    tenure.expect_pick_up(claim);
+                    held_lease.expect_pick_up(claim);
                 }
                 Some(Ok(grant))
             }
             Some(Err(kind)) => Some(Err(Error::new(kind))),
             // An acquire that waits, whichever its mode, comes first.
-            None if tenure.admits(claim, now) && self.queue.is_empty() => {
-                Some(Ok(tenure.join(key, claim, now)))
+            None if held_lease.admits(claim, now) && self.queue.is_empty() => {
+                Some(Ok(held_lease.join(key, claim, now)))
             }
             None => None,
         }
@@ -109,7 +109,7 @@ impl Lane {
         };
         effects.report(returning.report, Ok(()));
         let lease = returning.lease;
-        self.hold(Tenure::begin(key, lease, Via::Reclaimed, claim, now))
+        self.hold(HeldLease::begin(key, lease, Via::Reclaimed, claim, now))
     }
 
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
@@ -117,8 +117,8 @@ impl Lane {
     #[inline]
     pub(in crate::lock::lane) fn expire(&mut self, now: Moment, effects: &mut Effects) {
         match &self.phase {
-            Phase::Held(tenure) if tenure.has_readers() => self.expire_shared(now, effects),
-            Phase::Held(tenure) if now >= tenure.first.grant.valid_until() => {
+            Phase::Held(held_lease) if held_lease.has_readers() => self.expire_shared(now, effects),
+            Phase::Held(held_lease) if now >= held_lease.first.grant.valid_until() => {
                 self.lose_by_clock(now, effects);
             }
             Phase::Yielding { until } if now >= *until => self.phase = Phase::Idle,
@@ -129,12 +129,12 @@ impl Lane {
     /// The lock of one of several owners can end before the lease.
     #[cold]
     fn expire_shared(&mut self, now: Moment, effects: &mut Effects) {
-        let Phase::Held(tenure) = &self.phase else {
+        let Phase::Held(held_lease) = &self.phase else {
             return;
         };
-        if now >= tenure.valid_until() {
+        if now >= held_lease.valid_until() {
             self.lose_by_clock(now, effects);
-        } else if now >= tenure.ends_by() {
+        } else if now >= held_lease.ends_by() {
             self.end_overdue(now, effects);
         }
     }

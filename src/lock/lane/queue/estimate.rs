@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::lock::clock::Moment;
 use crate::lock::lane::contending::pace::{Estimate, Pace};
-use crate::lock::lane::state::{Contending, Lane, Phase, Seen};
+use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
 
 /// The assumed time of one grant before the first one.
 const UNKNOWN: Duration = Duration::from_millis(100);
@@ -18,7 +18,7 @@ const SERVES: Duration = Duration::from_millis(10);
 impl Lane {
     /// Starts to observe the pace of an empty queue, which the caller adds a waiter to.
     pub(in crate::lock::lane) fn begin_queue(&mut self, now: Moment) {
-        let since = (self.tenure()).map_or(now, |tenure| tenure.grant().granted_at());
+        let since = (self.held_lease()).map_or(now, |held_lease| held_lease.grant().granted_at());
         self.queue.pace_mut().begin(since);
     }
 
@@ -47,9 +47,12 @@ impl Lane {
     pub(in crate::lock) fn free_at(&self, now: Moment) -> Moment {
         let pace = self.queue.pace();
         let (held_since, lease) = match &self.phase {
-            Phase::Held(tenure) => (tenure.grant().granted_at(), tenure.valid_until().since(now)),
+            Phase::Held(held_lease) => (
+                held_lease.grant().granted_at(),
+                held_lease.valid_until().since(now),
+            ),
             Phase::Contending(Contending {
-                seen: Seen::Busy(until),
+                seen: LastReply::Busy(until),
                 ..
             }) => (
                 pace.and_then(|pace| pace.last).unwrap_or(now),

@@ -25,9 +25,19 @@ fn begin_attempt(lane: &mut TestLane, wakeup: &Contender, lease: u64) -> Option<
     begun.map(|(_, terms)| terms)
 }
 
-pub(super) fn refuse(lane: &mut TestLane, wakeup: &Contender, attempt: u64, seen: Seen) -> Effects {
+pub(super) fn refuse(
+    lane: &mut TestLane,
+    wakeup: &Contender,
+    attempt: u64,
+    seen: LastReply,
+) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.refused(wakeup, refused(attempt, seen, Place::Out), now, effects);
+        lane.rejected(
+            wakeup,
+            refused(attempt, seen, PlaceChange::Out),
+            now,
+            effects,
+        );
     });
     effects
 }
@@ -36,7 +46,7 @@ pub(super) fn refuse(lane: &mut TestLane, wakeup: &Contender, attempt: u64, seen
 fn forced_release_in_attempt_renews_grant_at_once() {
     let (mut lane, wakeup) = suspect_attempt();
     granted(grant_by_task(&mut lane, &wakeup, 1));
-    assert_eq!(lane.next_look(), lane.now);
+    assert_eq!(lane.next_check(), lane.now);
     lane.start_renewal();
 }
 
@@ -63,17 +73,17 @@ fn first_grant_serves_companions_and_single_attempts() {
 #[test]
 fn suspicion_ends_with_its_attempt() {
     let (mut lane, _first) = suspect_attempt();
-    let busy = Seen::Busy(lane.now);
+    let busy = LastReply::Busy(lane.now);
     let wakeup = contends(&mut lane.refuse_first(1, busy));
     granted(grant_by_task(&mut lane, &wakeup, 2));
-    assert!(lane.next_look() > lane.now);
+    assert!(lane.next_check() > lane.now);
 }
 
 #[test]
 fn refused_first_attempt_begins_to_wait() {
     let (mut lane, _first, _answer) = TestLane::attempting(claim(1, RENEWED));
     assert_eq!((lane.lane.waiters(), lane.lane.seats_taken()), (0, 1));
-    let busy = Seen::Busy(lane.now);
+    let busy = LastReply::Busy(lane.now);
     contends(&mut lane.refuse_first(1, busy));
     assert_eq!((lane.lane.waiters(), lane.lane.seats_taken()), (1, 1));
 }
@@ -82,7 +92,7 @@ fn refused_first_attempt_begins_to_wait() {
 fn refused_single_attempt_leaves_idle_lane() {
     let single = once(1, &TestLane::idle());
     let (mut lane, _first, _answer) = TestLane::attempting(single);
-    let busy = Seen::Busy(lane.now);
+    let busy = LastReply::Busy(lane.now);
     let effects = lane.refuse_first(1, busy);
     assert_eq!((effects.rejections.len(), effects.work.len()), (1, 0));
     assert!(lane.lane.is_idle());
@@ -94,7 +104,7 @@ fn dropped_first_attempt_is_replaced() {
     let (drove, mut effects) = lane.event(|lane, now, effects| lane.abandon(&first, now, effects));
     assert!(drove);
     let lost_attempt = effects.work.remove(0);
-    assert!(matches!(lost_attempt, Work::Resolve { lease, .. } if lease == number(1)));
+    assert!(matches!(lost_attempt, Work::ReleaseUnknown { lease, .. } if lease == number(1)));
     contends(&mut effects);
     let (drove, effects) = lane.event(|lane, now, effects| lane.abandon(&first, now, effects));
     assert!(!drove && effects.is_empty());
@@ -141,7 +151,7 @@ fn busy_reply_rejects_single_attempts_sent_before() {
     let before = lane.enqueue(once(2, &lane));
     assert!(begin_attempt(&mut lane, &wakeup, 3).is_some());
     let after = lane.enqueue(once(4, &lane));
-    let busy = Seen::Busy(lane.now + SECOND);
+    let busy = LastReply::Busy(lane.now + SECOND);
     let mut effects = refuse(&mut lane, &wakeup, 3, busy);
     assert_eq!(effects.rejections.len(), 1);
     let (rejected, error) = effects.rejections.remove(0);
@@ -182,10 +192,10 @@ fn late_waiters_are_rejected_before_attempt() {
 #[test]
 fn busy_reply_limits_handoffs_to_one_turn() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let busy = Seen::Busy(lane.now);
+    let busy = LastReply::Busy(lane.now);
     assert!(refuse(&mut lane, &wakeup, 1, busy).is_empty());
     // A later error does not show that the other processes have left.
-    let trouble = Seen::Trouble(BackendError::unknown("no reply"));
+    let trouble = LastReply::Trouble(BackendError::unknown("no reply"));
     assert!(refuse(&mut lane, &wakeup, 2, trouble).is_empty());
     (2..100).for_each(|ticket| lane.queue(ticket, RENEWED));
     // Each of the 99 waiters once, but not those that come later.

@@ -39,7 +39,7 @@ impl TestLane {
     #[track_caller]
     fn send_downgrade(&mut self, grant: &Arc<Grant>) -> Renewal {
         match self.lane.send_downgrade(grant, self.now) {
-            Turn::Send(lease, ttl) => renewal(lease.get(), ttl.get()),
+            NextStep::Send(lease, ttl) => renewal(lease.get(), ttl.get()),
             turn => panic!("{turn:?}"),
         }
     }
@@ -110,7 +110,7 @@ fn readers_join_downgraded_lease() {
     };
     assert_eq!(joined.token(), grant.token());
     // The reply counts as one to a renewal.
-    assert!(lane.look().0.is_none());
+    assert!(lane.check().0.is_none());
     assert!(lane.release(&grant).work.is_empty());
     returns(&mut lane.release_hold(&joined, 2, None));
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
@@ -122,7 +122,7 @@ fn downgrade_waits_for_renewal() {
     lane.pass(10 * SECOND);
     let renewal = lane.start_renewal();
     let wakeup = lane.reserve(&grant);
-    assert_eq!(lane.lane.send_downgrade(&grant, lane.now), Turn::Wait);
+    assert_eq!(lane.lane.send_downgrade(&grant, lane.now), NextStep::Wait);
     assert!(!is_notified(&wakeup));
     let effects = lane.renewed(&renewal, lane.now, Ok(Renewed::Renewed));
     assert!(effects.is_empty());
@@ -135,10 +135,10 @@ fn renewal_waits_for_downgrade() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     let downgrade = lane.start_downgrade(&grant);
     lane.pass(15 * SECOND);
-    assert_eq!(lane.next_look(), grant.valid_until());
-    assert!(lane.look().0.is_none());
-    lane.lane.mark_suspect(lane.now);
-    assert!(lane.look().0.is_none());
+    assert_eq!(lane.next_check(), grant.valid_until());
+    assert!(lane.check().0.is_none());
+    lane.lane.require_renewal(lane.now);
+    assert!(lane.check().0.is_none());
     let (outcome, _) = lane.downgraded(&grant, &downgrade, Ok(Downgraded::shared(200)));
     assert_eq!(outcome, Ok(()));
     lane.pass(RENEWED.ttl.get() / 3);
@@ -290,7 +290,7 @@ fn lost_lock_ends_waiting_downgrade() {
     let wakeup = lane.reserve(&grant);
     drop(lane.renewed(&renewal, lane.now, Ok(Renewed::NotHeld)));
     assert!(is_notified(&wakeup));
-    assert_eq!(lane.lane.send_downgrade(&grant, lane.now), Turn::Over);
+    assert_eq!(lane.lane.send_downgrade(&grant, lane.now), NextStep::Over);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn reply_after_forced_release_releases_lease_again() {
     let (outcome, mut effects) = lane.downgraded(&grant, &downgrade, shared);
     assert_eq!(outcome, Err(ErrorKind::Lost));
     let work = work(&mut effects);
-    assert!(matches!(work, Work::ResolveGranted(..)), "{work:?}");
+    assert!(matches!(work, Work::ReleaseGranted(..)), "{work:?}");
 }
 
 #[test]
@@ -315,5 +315,5 @@ fn downgraded_fixed_lease_keeps_its_end() {
     let (outcome, _) = lane.downgraded(&grant, &downgrade, Ok(Downgraded::shared(200)));
     assert_eq!(outcome, Ok(()));
     assert_eq!(grant.valid_until(), end);
-    assert_eq!(lane.next_look(), end);
+    assert_eq!(lane.next_check(), end);
 }

@@ -51,7 +51,7 @@ fn returning_lease_is_taken_back_until_sent() {
 #[test]
 fn lease_taken_back_counts_in_turn() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let busy = Seen::Busy(lane.now);
+    let busy = LastReply::Busy(lane.now);
     assert!(contending::refuse(&mut lane, &wakeup, 1, busy).is_empty());
     (2..4).for_each(|ticket| lane.queue(ticket, RENEWED));
     // Other processes wait, so the turn has three grants.
@@ -108,9 +108,9 @@ fn single_attempt_joins_first_attempt_of_lane() {
 fn single_attempt_joins_later_one_unless_others_wait() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let ((), _effects) = lane.event(|lane, now, effects| {
-        lane.refused(
+        lane.rejected(
             &wakeup,
-            refused(2, Seen::Busy(now), Place::Out),
+            refused(2, LastReply::Busy(now), PlaceChange::Out),
             now,
             effects,
         );

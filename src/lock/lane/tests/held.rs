@@ -87,7 +87,7 @@ fn lost_guard_changes_nothing_for_next_holder() {
     let (mut lane, grant) = TestLane::held(FIXED);
     lane.queue(2, FIXED);
     lane.pass(FIXED.ttl.get());
-    let (due, mut effects) = lane.look();
+    let (due, mut effects) = lane.check();
     assert!(due.is_none() && Arc::ptr_eq(&effects.losses[0].grant, &grant));
     returns(&mut effects);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
@@ -111,7 +111,7 @@ fn forced_release_loses_only_observed_lease() {
     // The lease was granted while the command was in flight.
     for seen in [Some(0), None] {
         assert!(lane.forced(seen).is_empty());
-        assert_eq!(lane.next_look(), lane.now);
+        assert_eq!(lane.next_check(), lane.now);
     }
     let effects = lane.forced(Some(1));
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant) && effects.work.is_empty());
@@ -123,21 +123,21 @@ fn forced_release_loses_only_observed_lease() {
 fn returned_suspect_lease_is_not_granted() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     returns(&mut lane.release(&grant));
-    lane.lane.mark_suspect(lane.now);
+    lane.lane.require_renewal(lane.now);
     assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
 
     // The reply to a renewal may predate the loss as well.
     let (mut lane, grant) = TestLane::held(RENEWED);
-    lane.lane.mark_suspect(lane.now);
+    lane.lane.require_renewal(lane.now);
     let (renewal, sent_at) = (lane.start_renewal(), lane.now);
     assert!(lane.release(&grant).is_empty(), "after the reply");
-    lane.lane.mark_suspect(lane.now);
+    lane.lane.require_renewal(lane.now);
     lane.queue(2, RENEWED);
     returns(&mut lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed)));
     assert!(!lane.is_held());
 
     let (mut lane, _reported) = returning::keeping();
-    lane.lane.mark_suspect(lane.now);
+    lane.lane.require_renewal(lane.now);
     // The reply may predate the loss.
     returns(&mut lane.kept(1, 200));
     assert!(!lane.is_held() && lane.take_return().is_some());
@@ -179,7 +179,7 @@ fn release_beside_forced_one_reports_own_reply() {
                     Ok(()) => Ok(()),
                     Err(_) => lane.returned_absent(number(1), now),
                 };
-                lane.returned(number(1), reply, Yielded::ToNobody, now, effects);
+                lane.returned(number(1), reply, ReleasedTo::Nobody, now, effects);
             });
             let reported = effects.reports[0].1.as_ref().copied();
             assert_eq!(reported.map_err(Error::kind), outcome);

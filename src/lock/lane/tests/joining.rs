@@ -54,7 +54,7 @@ fn closed_lease_is_renewed_without_waiters() {
         assert!(lane.release_hold(&second, 2, None).work.is_empty());
         for _ in 0..2 {
             assert!(lane.is_refused(claim(3, SHARED)));
-            assert_eq!(lane.next_look(), lane.now + 250 * MS);
+            assert_eq!(lane.next_check(), lane.now + 250 * MS);
             lane.pass(250 * MS);
             assert!(lane.renew_with(Renewed::Wanted).is_empty());
         }
@@ -75,7 +75,7 @@ fn closed_lease_admits_reader_behind_departed_writer() {
     lane.pass(100 * MS);
     assert!(lane.lane.leave(2));
     assert!(lane.admit().is_empty());
-    assert_eq!(lane.next_look(), lane.now + 150 * MS);
+    assert_eq!(lane.next_check(), lane.now + 150 * MS);
     lane.pass(150 * MS);
     assert_eq!(lane.renew_with(Renewed::Renewed).grants.len(), 1);
 }
@@ -87,7 +87,7 @@ fn closed_lease_near_its_end_is_not_renewed() {
     lane.pass(750 * MS);
     let second = lane.join(claim(2, fixed_shared(230 * MS)));
     assert!(lane.renew_with(Renewed::Wanted).is_empty());
-    assert_eq!(lane.next_look(), second.valid_until());
+    assert_eq!(lane.next_check(), second.valid_until());
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn failed_renewal_of_fixed_lease_is_repeated() {
     let sent_at = lane.now;
     let lost = BackendError::unknown("reply lost");
     assert!(lane.renewed(&renewal, sent_at, Err(lost)).is_empty());
-    assert!(lane.next_look() <= lane.now + SECOND);
-    lane.now = lane.next_look();
+    assert!(lane.next_check() <= lane.now + SECOND);
+    lane.now = lane.next_check();
     assert!(lane.renew_with(Renewed::Renewed).is_empty());
     assert!(first.valid_until() < sent_at + 3600 * SECOND);
 }
@@ -126,7 +126,7 @@ fn renewed_reader_queues_behind_end_of_fixed_lease() {
     assert!(lane.is_refused(claim(2, fixed_shared(SECOND))));
     lane.queue(2, SHARED);
     lane.now = first.valid_until();
-    let (_, mut effects) = lane.look();
+    let (_, mut effects) = lane.check();
     assert_eq!(effects.losses.len(), 1);
     returns(&mut effects);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
@@ -147,7 +147,7 @@ fn extended_fixed_lease_admits_queued_reader() {
     let (mut lane, first) = TestLane::held(fixed_shared(400 * MS));
     lane.queue(2, SHARED);
     assert!(lane.admit().is_empty());
-    assert_eq!(lane.next_look(), first.valid_until());
+    assert_eq!(lane.next_check(), first.valid_until());
     lane.nest(3, fixed_shared(60 * SECOND));
     assert_eq!(lane.renew_with(Renewed::Renewed).grants.len(), 1);
 }
@@ -160,12 +160,12 @@ fn writer_past_deadline_delays_no_reader() {
         let (mut lane, _first) = held_shared();
         drop(lane.enqueue(for_second(2, RENEWED, &lane)));
         lane.queue(3, SHARED);
-        assert_eq!(lane.next_look(), lane.now + SECOND);
+        assert_eq!(lane.next_check(), lane.now + SECOND);
         lane.pass(SECOND);
         if watchdog_is_late {
             assert_eq!(granted(&lane.admit()), (1, 1));
         } else {
-            let (due, effects) = lane.look();
+            let (due, effects) = lane.check();
             assert!(due.is_none());
             assert_eq!(granted(&effects), (1, 0));
             assert_eq!(granted(&lane.admit()), (0, 1));

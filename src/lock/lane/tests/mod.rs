@@ -1,11 +1,12 @@
 //! The transitions of the table in `lock/mod.rs`.
 
+mod checks;
 mod contending;
 mod downgrading;
 mod entering;
 mod held;
+mod held_lease;
 mod joining;
-mod looking;
 mod offered;
 mod pace;
 mod permits;
@@ -13,7 +14,6 @@ mod queued;
 mod renewing;
 mod returning;
 mod shared;
-mod tenure;
 
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot::{self, error::TryRecvError};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::effect::{Effects, Wakeup, Work};
-use super::holding::tenure::Tenure;
+use super::holding::held_lease::HeldLease;
 use super::state::*;
 use super::*;
 use crate::backend::{BackendError, Mode, Renewal, Renewed};
@@ -32,7 +32,7 @@ use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::hand_offs::Kept;
 use crate::lock::lease::place::{PLACE, QueuePlace};
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::lock::tests::*;
 use crate::{Error, ErrorKind, FencingToken};
 
@@ -92,10 +92,10 @@ impl TestLane {
     }
 
     /// Applies the rejection of the first attempt of the claim with this ticket, under lease 1.
-    fn refuse_first(&mut self, ticket: Ticket, seen: Seen) -> Effects {
+    fn refuse_first(&mut self, ticket: Ticket, seen: LastReply) -> Effects {
         let attempt = (ticket, number(1));
         let ((), effects) = self.event(|lane, now, effects| {
-            lane.refused_first(attempt, seen, now, effects, || true);
+            lane.rejected_first(attempt, seen, now, effects, || true);
         });
         effects
     }
@@ -119,7 +119,7 @@ impl TestLane {
         let mut lane = Self::idle();
         let (waiter, answer) = waiter(claim);
         let ((), mut effects) = lane.event(|lane, now, effects| {
-            lane.enqueue(waiter, Seen::Nothing, now, effects);
+            lane.enqueue(waiter, LastReply::Nothing, now, effects);
         });
         let wakeup = contends(&mut effects);
         (lane, wakeup, answer)
@@ -165,7 +165,7 @@ impl TestLane {
     fn enqueue(&mut self, claim: Claim) -> Arc<Waiter> {
         let (waiter, answer) = waiter(claim);
         let ((), effects) = self.event(|lane, now, effects| {
-            lane.enqueue(waiter, Seen::Nothing, now, effects);
+            lane.enqueue(waiter, LastReply::Nothing, now, effects);
         });
         assert!(effects.is_empty(), "{effects:?}");
         answer
@@ -200,7 +200,7 @@ impl TestLane {
 
     fn returned(&mut self, lease: u64) -> Effects {
         let ((), effects) = self.event(|lane, now, effects| {
-            lane.returned(number(lease), Ok(()), Yielded::ToNobody, now, effects);
+            lane.returned(number(lease), Ok(()), ReleasedTo::Nobody, now, effects);
         });
         effects
     }
@@ -225,12 +225,12 @@ impl TestLane {
         effects
     }
 
-    fn look(&mut self) -> (Option<Renewal>, Effects) {
-        let (due, mut effects) = self.event(Lane::look);
+    fn check(&mut self) -> (Option<Renewal>, Effects) {
+        let (due, mut effects) = self.event(Lane::check);
         let mode = self.lane.mode();
         let renewal = due.map(|(lease, ttl)| renewal(lease.get(), ttl).with_mode(mode));
         let mut works = effects.work.iter();
-        if let Some(at) = works.position(|work| matches!(work, Work::LeaveAttempt)) {
+        if let Some(at) = works.position(|work| matches!(work, Work::CountReplaced)) {
             effects.work.remove(at);
             self.left_attempts += 1;
         }
@@ -240,7 +240,7 @@ impl TestLane {
     /// Returns the due renewal, and puts it in flight.
     #[track_caller]
     fn start_renewal(&mut self) -> Renewal {
-        let (due, effects) = self.look();
+        let (due, effects) = self.check();
         assert!(effects.is_empty(), "{effects:?}");
         due.expect("a renewal")
     }
@@ -265,8 +265,8 @@ impl TestLane {
 
     /// Returns when the watchdog checks the lane.
     #[track_caller]
-    fn next_look(&self) -> Moment {
-        self.lane.next_look().expect("a look")
+    fn next_check(&self) -> Moment {
+        self.lane.next_check().expect("a check")
     }
 
     fn is_held(&self) -> bool {
@@ -283,8 +283,8 @@ fn is_woken(contender: &Contender) -> bool {
 }
 
 /// Returns the rejection of an attempt.
-fn refused(sent: u64, seen: Seen, place: Place) -> Refused {
-    Refused {
+fn refused(sent: u64, seen: LastReply, place: PlaceChange) -> RejectedAttempt {
+    RejectedAttempt {
         sent: number(sent),
         seen,
         place,

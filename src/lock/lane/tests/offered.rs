@@ -12,9 +12,9 @@ fn grant_not_picked_up_by_deadline_is_withdrawn() {
     };
     let _answer = lane.enqueue(patient);
     let grant = granted(lane.release(&first));
-    assert_eq!(lane.next_look(), deadline);
+    assert_eq!(lane.next_check(), deadline);
     lane.now = deadline;
-    returns(&mut lane.look().1);
+    returns(&mut lane.check().1);
     assert!(grant.holds() == 0 && !grant.settle(), "too late");
 }
 
@@ -31,9 +31,9 @@ fn grant_picked_up_in_time_stays() {
     let grant = granted(effects);
     assert!(grant.settle());
     lane.now = deadline;
-    assert!(lane.look().1.is_empty());
+    assert!(lane.check().1.is_empty());
     assert!(grant.is_held(lane.now));
-    assert!(lane.next_look() > deadline);
+    assert!(lane.next_check() > deadline);
 }
 
 #[test]
@@ -45,9 +45,9 @@ fn grouped_grant_not_picked_up_is_withdrawn() {
         ..claim(1, RENEWED)
     };
     let (mut lane, grant) = TestLane::held_by(grouped);
-    assert_eq!(lane.next_look(), deadline);
+    assert_eq!(lane.next_check(), deadline);
     lane.now = deadline;
-    returns(&mut lane.look().1);
+    returns(&mut lane.check().1);
     assert_eq!(grant.holds(), 0);
     let joined = lane.lane.join_group(&grant, &grouped, lane.now);
     assert!(!joined, "too late");
@@ -79,11 +79,11 @@ fn hold_not_picked_up_ends_beside_others() {
         let (mut lane, grant, claims) = shared_grant();
         assert!(lane.lane.picked_up(&grant, claims[picked_up].hold));
         lane.pass(SECOND - MS);
-        assert!(lane.look().1.is_empty());
+        assert!(lane.check().1.is_empty());
         assert_eq!(grant.holds(), 2);
         lane.pass(MS);
-        assert_eq!(lane.next_look(), lane.now);
-        assert!(lane.look().1.work.is_empty());
+        assert_eq!(lane.next_check(), lane.now);
+        assert!(lane.check().1.work.is_empty());
         assert!(grant.is_held(lane.now));
         assert_eq!(grant.holds(), 1);
         assert!(
@@ -122,7 +122,7 @@ fn terms_of_unclaimed_hold_do_not_apply() {
     let own_end = crate::lock::lease::valid_until(lane.now, FIXED.ttl);
     assert!(grant.valid_until() > own_end);
     lane.pass(SECOND);
-    assert!(lane.look().1.work.is_empty());
+    assert!(lane.check().1.work.is_empty());
     assert_eq!(grant.valid_until(), own_end);
 }
 
@@ -130,7 +130,7 @@ fn terms_of_unclaimed_hold_do_not_apply() {
 fn unclaimed_grant_is_withdrawn_once() {
     let (mut lane, grant, claims) = shared_grant();
     lane.pass(SECOND);
-    returns(&mut lane.look().1);
+    returns(&mut lane.check().1);
     for claim in &claims {
         assert!(!lane.lane.picked_up(&grant, claim.hold));
     }
@@ -141,7 +141,7 @@ fn moved_end_of_unclaimed_hold_wakes_loss_future() {
     let (mut lane, grant) = half_forgotten();
     lane.pass(SECOND);
     // The loss future sleeps until the later end.
-    let (_, effects) = lane.look();
+    let (_, effects) = lane.check();
     assert!(
         effects
             .losses
@@ -163,7 +163,7 @@ fn released_hold_of_group_is_not_withdrawn() {
     // The group was dropped while it waited for another key.
     assert!(lane.release(&grant).work.is_empty());
     lane.now = deadline;
-    assert!(lane.look().1.is_empty());
+    assert!(lane.check().1.is_empty());
     assert!(grant.is_held(lane.now));
 }
 
@@ -184,7 +184,7 @@ fn released_hold_of_group_leaves_others_unclaimed() {
     // The group was dropped while it waited for another key.
     assert!(lane.release_hold(&grant, 2, None).work.is_empty());
     lane.now = deadline;
-    assert!(lane.look().1.work.is_empty());
+    assert!(lane.check().1.work.is_empty());
     assert_eq!(grant.holds(), 1);
     assert!(!lane.lane.picked_up(&grant, 3));
 }

@@ -17,13 +17,13 @@ fn queued() -> (TestLane, Contender, Arc<Waiter>) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, permit(3)));
     let ((), effects) = lane.event(|lane, now, effects| {
         lane.begin_attempt(&wakeup, number(3), now, effects);
-        let place = Place::In(QueuePlace {
+        let place = PlaceChange::In(QueuePlace {
             lease: number(3),
             mode: Mode::Permit,
             limit: NonZeroU16::new(3),
         });
-        let refused = refused(3, Seen::Busy(now + SECOND), place);
-        lane.refused(&wakeup, refused, now, effects);
+        let refused = refused(3, LastReply::Busy(now + SECOND), place);
+        lane.rejected(&wakeup, refused, now, effects);
     });
     assert!(effects.is_empty(), "{effects:?}");
     (lane, wakeup, answer)

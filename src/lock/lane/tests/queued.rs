@@ -10,10 +10,10 @@ fn contend_as(lane: &mut TestLane, wakeup: &Contender, fresh: u64) -> Option<Lea
     begun.map(|(lease, _)| lease)
 }
 
-fn refuse(lane: &mut TestLane, wakeup: &Contender, sent: u64, place: Place) -> Effects {
+fn refuse(lane: &mut TestLane, wakeup: &Contender, sent: u64, place: PlaceChange) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
-        let refused = refused(sent, Seen::Busy(now + SECOND), place);
-        lane.refused(wakeup, refused, now, effects);
+        let refused = refused(sent, LastReply::Busy(now + SECOND), place);
+        lane.rejected(wakeup, refused, now, effects);
     });
     effects
 }
@@ -22,16 +22,16 @@ fn refuse(lane: &mut TestLane, wakeup: &Contender, sent: u64, place: Place) -> E
 fn queued() -> (TestLane, Contender, Arc<Waiter>) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, RENEWED));
     assert_eq!(contend_as(&mut lane, &wakeup, 3), Some(number(3)));
-    assert!(refuse(&mut lane, &wakeup, 3, Place::In(place(3))).is_empty());
+    assert!(refuse(&mut lane, &wakeup, 3, PlaceChange::In(place(3))).is_empty());
     (lane, wakeup, answer)
 }
 
-/// Releases lease 1 of the holder, for `yielded`.
-fn yield_to(lane: &mut TestLane, grant: &Arc<Grant>, yielded: Yielded) -> Effects {
+/// Releases lease 1 of the holder, for `released_to`.
+fn yield_to(lane: &mut TestLane, grant: &Arc<Grant>, released_to: ReleasedTo) -> Effects {
     returns(&mut lane.release(grant));
     assert!(lane.take_return().is_some());
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.returned(number(1), Ok(()), yielded, now, effects);
+        lane.returned(number(1), Ok(()), released_to, now, effects);
     });
     effects
 }
@@ -39,7 +39,7 @@ fn yield_to(lane: &mut TestLane, grant: &Arc<Grant>, yielded: Yielded) -> Effect
 #[track_caller]
 fn leaves(effects: &mut Effects, place: u64) {
     match work(effects) {
-        Work::Resolve { lease, ttl, .. } => {
+        Work::ReleaseUnknown { lease, ttl, .. } => {
             assert_eq!((lease, ttl >= PLACE), (number(place), true));
         }
         work => panic!("{work:?}"),
@@ -47,7 +47,7 @@ fn leaves(effects: &mut Effects, place: u64) {
     assert!(effects.is_empty(), "{effects:?}");
 }
 
-const BEHIND: Yielded = Yielded::TO_QUEUE;
+const BEHIND: ReleasedTo = ReleasedTo::QUEUE;
 
 #[test]
 fn attempts_in_queue_share_lease() {
@@ -55,10 +55,10 @@ fn attempts_in_queue_share_lease() {
     assert!(lane.lane.has_place());
     assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
     // The backend rejected the command.
-    assert!(refuse(&mut lane, &wakeup, 4, Place::Unchanged).is_empty());
+    assert!(refuse(&mut lane, &wakeup, 4, PlaceChange::Unchanged).is_empty());
     assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(3)));
     // The backend had no room, or the result is unknown.
-    assert!(refuse(&mut lane, &wakeup, 5, Place::Out).is_empty());
+    assert!(refuse(&mut lane, &wakeup, 5, PlaceChange::Out).is_empty());
     assert!(!lane.lane.has_place());
     assert_eq!(contend_as(&mut lane, &wakeup, 6), Some(number(6)));
 }
@@ -134,7 +134,7 @@ fn rejection_of_replaced_task_leaves_queue() {
         &mut lane,
         &Contender::Loop(Wakeup::default()),
         3,
-        Place::In(place(3)),
+        PlaceChange::In(place(3)),
     );
     leaves(&mut effects, 3);
 }
@@ -150,9 +150,11 @@ fn acquire_after_transfer_enters_queue() {
     assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
     let (waiter, _answer) = waiter(claim(2, RENEWED));
     let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.enqueue(waiter, Seen::Nothing, now, effects);
+        lane.enqueue(waiter, LastReply::Nothing, now, effects);
     });
-    assert!(matches!(work(&mut effects), Work::Contend { yielded, .. } if yielded == BEHIND));
+    assert!(
+        matches!(work(&mut effects), Work::Contend { released_to, .. } if released_to == BEHIND)
+    );
 }
 
 /// Returns a lane whose waiter came after a transfer, and has made no attempt.
@@ -162,7 +164,7 @@ fn waiting_after_transfer() -> (TestLane, Contender) {
     lane.pass(15 * MS);
     let (waiter, _answer) = waiter(claim(2, RENEWED));
     let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.enqueue(waiter, Seen::Nothing, now, effects);
+        lane.enqueue(waiter, LastReply::Nothing, now, effects);
     });
     let wakeup = contends(&mut effects);
     (lane, wakeup)
@@ -216,7 +218,7 @@ fn rejected_single_attempt_leaves_turn_to_others() {
         let first = lane.first(None);
         lane.lane.attempt_first(waiter, number(1), first);
         lane.pass(passes);
-        let busy = Seen::Busy(lane.now);
+        let busy = LastReply::Busy(lane.now);
         let effects = lane.refuse_first(2, busy);
         assert_eq!((effects.rejections.len(), effects.work.len()), (1, 0));
         assert_eq!(lane.lane.is_yielding(), yields);
@@ -229,10 +231,10 @@ fn lane_is_idle_soon_after_transfer() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
     assert!(lane.lane.is_yielding());
-    let at = lane.next_look();
+    let at = lane.next_check();
     assert!(at <= lane.now + 20 * MS);
     lane.now = at;
-    assert!(lane.look().1.is_empty());
+    assert!(lane.check().1.is_empty());
     assert!(lane.lane.is_idle() && !lane.lane.is_yielding());
 }
 
@@ -263,8 +265,8 @@ fn place_in_late_reply_is_left() {
 }
 
 /// Returns the queue with this place.
-fn behind(place: QueuePlace) -> Yielded {
-    Yielded::ToQueue {
+fn behind(place: QueuePlace) -> ReleasedTo {
+    ReleasedTo::Queue {
         place: Some(place),
         notified_behind: None,
     }

@@ -13,7 +13,7 @@ fn nested_leases_renew_for_longest() {
     let effects = lane.renewed(&renewal, lane.now, Ok(Renewed::Renewed));
     assert!(effects.is_empty());
     assert_eq!(grant.valid_until(), longest);
-    assert_eq!(lane.next_look(), longest, "nothing else is fetched");
+    assert_eq!(lane.next_check(), longest, "nothing else is fetched");
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn nested_acquire_during_renewal_renews_again() {
             .is_empty()
     );
     assert_eq!(grant.valid_until(), wanted);
-    assert!(lane.look().0.is_none());
+    assert!(lane.check().0.is_none());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn reply_about_other_lease_changes_nothing() {
     assert!(lane.is_held() && grant.is_held(now));
     // The renewal may have extended a lease that the lane does not hold.
     let work = work(&mut lane.renewed(&of(2), now, Ok(Renewed::Renewed)));
-    assert!(matches!(work, Work::ResolveGranted(it) if it.lease == number(2)));
+    assert!(matches!(work, Work::ReleaseGranted(it) if it.lease == number(2)));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn reply_about_other_lease_leaves_renewal_in_flight() {
     lane.start_renewal();
     let (other, now) = (renewal(2, RENEWED.ttl.get()), lane.now);
     assert!(lane.renewed(&other, now, Ok(Renewed::NotHeld)).is_empty());
-    assert!(grant.is_held(now) && lane.look().0.is_none());
+    assert!(grant.is_held(now) && lane.check().0.is_none());
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn lease_released_twice_is_not_kept() {
     let (mut lane, _reported) = keeping();
     // Its runtime blocks, and home sends a release.
     lane.pass(RESPONSE_TIMEOUT + 10 * MS);
-    let effects = lane.look().1;
+    let effects = lane.check().1;
     assert!(matches!(effects.work[0], Work::ReturnAgain(..)));
     let effects = lane.kept(1, 200);
     assert!(effects.is_empty(), "the release in flight frees the key");
@@ -89,18 +89,18 @@ fn endless_return_is_reported_unavailable() {
         if sent {
             assert!(lane.take_return().is_some());
             lane.pass(RESPONSE_TIMEOUT + 10 * MS);
-            assert!(matches!(work(&mut lane.look().1), Work::ReturnAgain(_)));
+            assert!(matches!(work(&mut lane.check().1), Work::ReturnAgain(_)));
         }
         assert!(lane.lane.is_unreleased(lane.now));
-        lane.now = lane.next_look();
+        lane.now = lane.next_check();
         assert!(!lane.lane.is_unreleased(lane.now));
-        let (due, effects) = lane.look();
+        let (due, effects) = lane.check();
         assert!(due.is_none());
         let outcome = effects.reports[0].1.as_ref().map_err(Error::kind);
         assert_eq!(outcome, Err(ErrorKind::Unavailable));
         assert!(lane.lane.is_idle());
         let resolves =
-            |work: &Work| matches!(work, Work::ResolveGranted(it) if it.lease == number(1));
+            |work: &Work| matches!(work, Work::ReleaseGranted(it) if it.lease == number(1));
         assert_eq!(
             effects.work.iter().filter(|it| resolves(it)).count(),
             usize::from(!sent)
@@ -118,7 +118,7 @@ fn reply_to_earlier_return_changes_nothing() {
     assert!(lane.lane.is_returning());
     // The backend has extended a lease that the lane does not hold.
     let work = work(&mut lane.kept(7, 200));
-    assert!(matches!(work, Work::ResolveGranted(it) if it.lease == number(7)));
+    assert!(matches!(work, Work::ReleaseGranted(it) if it.lease == number(7)));
     assert!(lane.lane.is_returning());
 }
 
@@ -147,7 +147,7 @@ fn first_release_after_second_counts_as_returned() {
     returns(&mut lane.release(&grant));
     assert!(lane.take_return().is_some());
     lane.pass(RESPONSE_TIMEOUT + 10 * MS);
-    let effects = lane.look().1;
+    let effects = lane.check().1;
     assert!(matches!(effects.work[0], Work::ReturnAgain(..)));
     assert!(lane.lane.returned_absent(number(1), lane.now).is_ok());
 }
@@ -159,15 +159,15 @@ fn release_future_ends_with_lease() {
     lane.now = grant.valid_until().before(MS);
     returns(&mut lane.release_hold(&grant, 1, Some(report)));
     assert!(lane.take_return().is_some());
-    lane.now = lane.next_look();
+    lane.now = lane.next_check();
     assert!(lane.now < grant.valid_until() + SECOND);
-    let effects = lane.look().1;
+    let effects = lane.check().1;
     assert_eq!(effects.reports.len(), 1);
     drop(effects);
     assert!(reported.try_recv().is_err());
     // There is time for a late release.
     assert!(lane.lane.is_returning());
-    assert!(lane.next_look() > lane.now);
+    assert!(lane.next_check() > lane.now);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn waiter_of_overdue_return_sees_silence() {
     // The second release changes nothing.
     lane.lane.return_is_resent(number(1));
     lane.pass(10 * MS);
-    let _effects = lane.look().1;
+    let _effects = lane.check().1;
     assert!(lane.lane.why_not(lane.now).is_unavailable());
 }
 
@@ -216,7 +216,7 @@ fn waiter_of_failed_return_sees_its_error() {
     let error = || BackendError::refused(BackendErrorKind::Unavailable, "NOREPLICAS");
     let ((), effects) = lane.event(|lane, now, effects| {
         let (lease, failed) = (number(1), Err(Error::of_backend(error())));
-        lane.returned(lease, failed, Yielded::ToNobody, now, effects);
+        lane.returned(lease, failed, ReleasedTo::Nobody, now, effects);
         lane.return_failed(error());
     });
     assert!(effects.reports[0].1.is_err());

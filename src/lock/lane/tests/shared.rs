@@ -98,7 +98,7 @@ fn join_after_old_reply_makes_renewal_due() {
     let (mut lane, _first) = held_shared();
     lane.pass(49 * MS);
     let _second = lane.join(claim(2, SHARED));
-    assert!(lane.look().0.is_none(), "the grant is a reply");
+    assert!(lane.check().0.is_none(), "the grant is a reply");
     lane.pass(MS);
     let _third = lane.join(claim(3, SHARED));
     let renewal = lane.start_renewal();
@@ -122,7 +122,7 @@ fn wanted_lease_is_closed_until_renewal_opens_it() {
     assert!(lane.renew_with(Renewed::Wanted).is_empty());
     assert!(lane.is_refused(claim(2, SHARED)));
     let reader = lane.enqueue(claim(2, SHARED));
-    assert_eq!(lane.next_look(), lane.now + 250 * MS);
+    assert_eq!(lane.next_check(), lane.now + 250 * MS);
     lane.pass(250 * MS);
     assert!(lane.renew_with(Renewed::Wanted).grants.is_empty());
     lane.pass(250 * MS);
@@ -183,8 +183,8 @@ fn owner_reaches_its_own_limit_alone() {
             false => (second, first),
         };
         lane.pass(SECOND);
-        assert_eq!(lane.next_look(), lane.now);
-        let (due, effects) = lane.look();
+        assert_eq!(lane.next_check(), lane.now);
+        let (due, effects) = lane.check();
         assert!(due.is_none());
         assert_eq!(effects.losses.len(), 1);
         assert_eq!(limited.lost_reason(lane.now), Some(LostReason::MaxHold));
@@ -287,7 +287,7 @@ fn renewals_end_with_last_owner_that_needs_them() {
     // One more renewal, up to the end of the fixed lease.
     assert!(lane.renew_with(Renewed::Renewed).is_empty());
     assert_eq!(second.valid_until(), end);
-    assert_eq!(lane.next_look(), end);
+    assert_eq!(lane.next_check(), end);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn granted_attempt_serves_adjacent_readers() {
         let (waiter, answer) = waiter(claim(ticket, terms));
         drop(answer);
         let ((), _effects) = lane.event(|lane, now, effects| {
-            lane.enqueue(waiter, Seen::Nothing, now, effects);
+            lane.enqueue(waiter, LastReply::Nothing, now, effects);
         });
     }
     let lease = lane.lease(1, 100, SHARED);
@@ -327,7 +327,7 @@ fn rejected_single_attempt_admits_readers_behind_it() {
             let (waiter, answer) = waiter(claim);
             drop(answer);
             let ((), _effects) = lane.event(|lane, now, effects| {
-                lane.enqueue(waiter, Seen::Nothing, now, effects);
+                lane.enqueue(waiter, LastReply::Nothing, now, effects);
             });
         }
     };

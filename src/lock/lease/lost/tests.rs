@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::FencingToken;
-use crate::lock::clock::tests::looks;
+use crate::lock::clock::tests::checks;
 use crate::lock::tests::{RENEWED, SECOND, claim, key};
 use crate::observe::{LostReason, Via};
 
@@ -87,13 +87,13 @@ fn renewal_moves_deadline_but_not_limit() {
 async fn one_look_decides_whether_guard_is_lost() {
     let now = Moment::now();
     let mut lost = pin!(Lost::new(Grants::One(grant(now, now + SECOND))));
-    let before = looks();
+    let before = checks();
     assert!(poll!(&mut lost).is_pending());
-    assert_eq!(looks() - before, 1);
+    assert_eq!(checks() - before, 1);
     sleep(SECOND).await;
-    let before = looks();
+    let before = checks();
     assert!(poll!(&mut lost).is_ready());
-    assert_eq!(looks() - before, 1);
+    assert_eq!(checks() - before, 1);
 }
 
 #[tokio::test(start_paused = true)]

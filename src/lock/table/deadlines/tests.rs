@@ -66,6 +66,6 @@ fn compacted_index_has_room_for_as_many_entries() {
         deadlines.push(entry(now, millis));
     }
     deadlines.drop_stale(1_000, |entry| entry.hash < 1_000);
-    let room = deadlines.0.capacity();
-    assert!((2_000 + SLACK..3_000).contains(&room), "{room}");
+    let budget = deadlines.0.capacity();
+    assert!((2_000 + SLACK..3_000).contains(&budget), "{budget}");
 }

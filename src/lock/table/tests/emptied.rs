@@ -41,7 +41,7 @@ async fn emptied_awaits_work_of_yielding_lane() {
     };
     lanes.with(&key, &mut effects, |lane, effects| {
         return_to(
-            Yielded::ToQueue {
+            ReleasedTo::Queue {
                 place: Some(place),
                 notified_behind: None,
             },

@@ -18,7 +18,7 @@ fn held_lane_is_indexed_and_idle_lane_removed() {
 fn earlier_deadline_is_entered_and_later_one_is_not() {
     let (lanes, now) = (lanes(), Moment::now());
     let (_grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
-    let suspect = |at| event(&lanes, &key(1), |lane, _| lane.mark_suspect(at)).1;
+    let suspect = |at| event(&lanes, &key(1), |lane, _| lane.require_renewal(at)).1;
     assert_eq!(suspect(now + SECOND), [now + SECOND]);
     assert!(suspect(now + 2 * SECOND).is_empty());
     assert_eq!(entries(&lanes), 2);
@@ -34,10 +34,10 @@ fn deadline_of_waiter_is_entered() {
         ..claim(2, FIXED)
     });
     let ((), announced) = event(&lanes, &key(1), |lane, effects| {
-        lane.enqueue(waiter, Seen::Nothing, now, effects);
+        lane.enqueue(waiter, LastReply::Nothing, now, effects);
     });
     assert_eq!(announced, [deadline]);
-    let round = look(&lanes, deadline);
+    let round = check(&lanes, deadline);
     assert_eq!(round.effects[0].1.rejections.len(), 1);
 }
 
@@ -75,7 +75,7 @@ fn compaction_keeps_held_lanes() {
         let (grant, _told) = acquire(&lanes, &key(nth), claim(1, RENEWED), now);
         release(&lanes, &key(nth), &grant, now);
     }
-    let round = look(&lanes, now + TTL / 3);
+    let round = check(&lanes, now + TTL / 3);
     assert_eq!(keys(&round).len(), SHARDS);
 }
 
@@ -92,7 +92,7 @@ fn waiters_of_one_key_leave_index_bounded() {
         });
         let mut effects = Effects::default();
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.enqueue(waiter, Seen::Nothing, now, effects);
+            lane.enqueue(waiter, LastReply::Nothing, now, effects);
         });
         now = now + MS;
         lanes.with(&key, &mut effects, |lane, effects| {
@@ -111,7 +111,7 @@ fn waiters_of_one_key_leave_index_bounded() {
         });
         now = now + MS;
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.returned(number(1), Ok(()), Yielded::ToNobody, now, effects);
+            lane.returned(number(1), Ok(()), ReleasedTo::Nobody, now, effects);
         });
         let Work::Contend { wakeup, .. } = effects.work.remove(0) else {
             unreachable!("it contends for the waiter");
@@ -123,7 +123,7 @@ fn waiters_of_one_key_leave_index_bounded() {
         });
         grant = effects.grants.remove(0).grant;
         assert!(grant.settle());
-        assert!(look(&lanes, now).renewals.is_empty());
+        assert!(check(&lanes, now).renewals.is_empty());
     }
     let left = entries(&lanes);
     assert!(left <= 100, "{left} entries");

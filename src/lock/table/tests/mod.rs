@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::*;
-use crate::lock::lane::Seen;
+use crate::lock::lane::LastReply;
 use crate::lock::lane::effect::Work;
 use crate::lock::lane::few::Few;
 use crate::lock::lease::Lease;
 use crate::lock::lease::claim::{Claim, Deadline};
 use crate::lock::lease::grant::Grant;
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 use crate::lock::tests::{
     FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, number, waiter,
 };
@@ -55,13 +55,13 @@ fn acquire(lanes: &Lanes, key: &LockKey, claim: Claim, now: Moment) -> (Arc<Gran
 /// Releases a key without waiters.
 fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
     event(lanes, key, |lane, effects| {
-        return_to(Yielded::ToNobody, lane, key, grant, now, effects);
+        return_to(ReleasedTo::Nobody, lane, key, grant, now, effects);
     });
 }
 
-/// Releases a lane without waiters for the processes in `yielded`.
+/// Releases a lane without waiters for the processes in `released_to`.
 fn return_to(
-    yielded: Yielded,
+    released_to: ReleasedTo,
     lane: &mut Lane,
     key: &LockKey,
     grant: &Arc<Grant>,
@@ -74,11 +74,11 @@ fn return_to(
     assert!(lane.take_return(now, due).is_some());
     // The return is done here.
     effects.work = Few::Empty;
-    lane.returned(number(1), Ok(()), yielded, now, effects);
+    lane.returned(number(1), Ok(()), released_to, now, effects);
 }
 
-fn look(lanes: &Lanes, now: Moment) -> Round {
-    lanes.look(now)
+fn check(lanes: &Lanes, now: Moment) -> Round {
+    lanes.check(now)
 }
 
 /// Returns the number of entries in the index.

@@ -22,13 +22,13 @@ fn look_pops_only_what_is_due() {
     acquire(&lanes, early, claim(1, RENEWED), now);
     acquire(&lanes, late, claim(1, RENEWED), now + 5 * SECOND);
     let due = now + TTL / 3;
-    let round = look(&lanes, due.before(MS));
+    let round = check(&lanes, due.before(MS));
     assert!(round.renewals.is_empty());
     assert_eq!(round.next, Some(due));
-    let round = look(&lanes, due);
+    let round = check(&lanes, due);
     assert_eq!(keys(&round), [early]);
     assert_eq!(round.next, Some(due + 5 * SECOND));
-    assert_eq!(keys(&look(&lanes, due + 5 * SECOND)).len(), 1);
+    assert_eq!(keys(&check(&lanes, due + 5 * SECOND)).len(), 1);
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn look_joins_renewals_due_soon() {
     }
     // Without a due renewal, none joins.
     let due = now + TTL / 3;
-    assert!(look(&lanes, due.before(MS)).renewals.is_empty());
-    let round = look(&lanes, due);
+    assert!(check(&lanes, due.before(MS)).renewals.is_empty());
+    let round = check(&lanes, due);
     assert_eq!(keys(&round), [&all[0], &all[1], &all[2]]);
     assert_eq!(round.next, Some(due + (early + MS)));
 }
@@ -61,9 +61,9 @@ fn look_drops_idle_lanes() {
         )
     });
     // The return never ends.
-    let expired = look(&lanes, now + TTL / 3).next.expect("a deadline");
+    let expired = check(&lanes, now + TTL / 3).next.expect("a deadline");
     assert!(!lanes.is_empty());
-    assert_eq!(look(&lanes, expired).next, None);
+    assert_eq!(check(&lanes, expired).next, None);
     assert!(lanes.is_empty());
 }
 
@@ -72,6 +72,6 @@ fn single_renewal_is_sent_at_due_time() {
     let (lanes, now) = (lanes(), Moment::now());
     acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let due = now + TTL / 3;
-    assert!(look(&lanes, due.before(MS)).renewals.is_empty());
-    assert_eq!(keys(&look(&lanes, due)).len(), 1);
+    assert!(check(&lanes, due.before(MS)).renewals.is_empty());
+    assert_eq!(keys(&check(&lanes, due)).len(), 1);
 }

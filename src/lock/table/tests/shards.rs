@@ -39,7 +39,7 @@ fn shard_emptied_by_watchdog_frees_memory() {
     // The leases expire, and then their returns.
     for seconds in [30, 60] {
         assert!(!lanes.is_empty());
-        look(&lanes, now + seconds * SECOND);
+        check(&lanes, now + seconds * SECOND);
     }
     assert_eq!(lock(&lanes.shards[0]).lanes.capacity(), 0);
 }

@@ -8,8 +8,8 @@ use super::{AcquireLoop, watch};
 use crate::backend::Hint;
 use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
-use crate::lock::engine::line::LONGEST_IN_LINE;
-use crate::lock::lane::Seen;
+use crate::lock::engine::permit_line::LONGEST_IN_LINE;
+use crate::lock::lane::LastReply;
 use crate::lock::lease::LeaseNumber;
 use crate::observe::WokenBy;
 
@@ -116,9 +116,9 @@ impl AcquireLoop {
     }
 
     /// Returns when to retry without a hint: at the expiry of the holder, or after the backstop.
-    pub(super) fn next_attempt(&mut self, seen: &Seen, now: Moment) -> Moment {
+    pub(super) fn next_attempt(&mut self, seen: &LastReply, now: Moment) -> Moment {
         match seen {
-            Seen::Busy(until) => {
+            LastReply::Busy(until) => {
                 self.backoff = FIRST_BACKOFF;
                 let expired = *until + Duration::from_millis(1);
                 self.holder_expires = Some(expired);
@@ -132,7 +132,7 @@ impl AcquireLoop {
                 };
                 expired.min(now + jittered(refresh))
             }
-            Seen::Nothing | Seen::Trouble(_) => {
+            LastReply::Nothing | LastReply::Trouble(_) => {
                 self.holder_expires = None;
                 let pause = self.backoff;
                 self.backoff = (pause * 2).min(BACKSTOP);

@@ -34,7 +34,7 @@ async fn late_grant_is_resolved() {
         };
         let outcome = judge(&engine, &key(), replied);
         assert_eq!(matches!(outcome, Outcome::Granted(_)), is_granted);
-        assert_eq!(engine.unresolved() == 0, is_granted);
+        assert_eq!(engine.unconfirmed() == 0, is_granted);
     }
 }
 
@@ -184,7 +184,7 @@ async fn failed_attempt_without_effect_keeps_place() {
     assert_eq!(
         place_after(Ok(waiting)),
         (
-            Place::In(QueuePlace {
+            PlaceChange::In(QueuePlace {
                 limit: None,
                 lease,
                 mode: Mode::Exclusive
@@ -194,9 +194,9 @@ async fn failed_attempt_without_effect_keeps_place() {
     );
     let kind = BackendErrorKind::Unavailable;
     let refused = Err(BackendError::refused(kind, "down"));
-    assert_eq!(place_after(refused), (Place::Unchanged, Some(3)));
+    assert_eq!(place_after(refused), (PlaceChange::Unchanged, Some(3)));
     let unknown = Err(BackendError::unknown("no reply"));
-    assert_eq!(place_after(unknown), (Place::Out, None));
+    assert_eq!(place_after(unknown), (PlaceChange::Out, None));
 }
 
 /// Only the end of the home, or a panic in it, drops a loop that is not over.
@@ -222,7 +222,7 @@ fn dropped_loop_shows_end_of_home() {
 
 #[tokio::test]
 async fn lease_of_lost_place_is_resolved() {
-    for (own, unresolved) in [(true, 0), (false, 1)] {
+    for (own, unconfirmed) in [(true, 0), (false, 1)] {
         let (engine, mut acquire_loop) = idle_loop();
         let number = || LeaseNumber::of(engine.new_lease_id());
         let lease = number();
@@ -239,7 +239,10 @@ async fn lease_of_lost_place_is_resolved() {
             outcome: Ok(Contended::waiting(SECOND, None)),
         };
         let place = acquire_loop.place_after(sent, &replied);
-        assert_eq!((place, engine.unresolved()), (Place::Out, unresolved));
+        assert_eq!(
+            (place, engine.unconfirmed()),
+            (PlaceChange::Out, unconfirmed)
+        );
     }
 }
 

@@ -13,7 +13,7 @@ use crate::lock::lane::contending::attempt::unanswered;
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::hand_offs::Kept;
 use crate::lock::lease::place::{PLACE, QueuePlace};
-use crate::lock::lease::yielded::Yielded;
+use crate::lock::lease::released_to::ReleasedTo;
 
 /// Returns the lease of `key` by a task of its own.
 pub(super) fn start_release_or_keep(engine: &Arc<Engine>, key: LockKey, order: ReleaseOrKeep) {
@@ -33,7 +33,7 @@ struct Entering {
 impl Drop for Entering {
     fn drop(&mut self) {
         if self.may_wait {
-            (self.engine).resolve(&self.key, self.place, unanswered(PLACE));
+            (self.engine).release_until_confirmed(&self.key, self.place, unanswered(PLACE));
         }
     }
 }
@@ -65,7 +65,7 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
     drop(entering);
     let now = engine.now();
     if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
-        (engine.home.unresolved).released_elsewhere(&key, number);
+        (engine.home.unconfirmed).released_elsewhere(&key, number);
     }
     match outcome {
         Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
@@ -89,7 +89,7 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
             listens,
         }) => {
             count(&engine, &Ok(released));
-            let yielded = match Yielded::by(released) {
+            let released_to = match ReleasedTo::by(released) {
                 _ if queued => {
                     let place = QueuePlace {
                         lease: place,
@@ -98,23 +98,23 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
                     };
                     // After a release to clients outside the queue, an attempt ends their turn.
                     let is_notified = listens && released == Released::Transferred;
-                    Yielded::ToQueue {
+                    ReleasedTo::Queue {
                         place: Some(place),
                         notified_behind: is_notified.then_some(watchers),
                     }
                 }
-                Yielded::ToNobody => Yielded::WithoutQueue,
-                yielded => yielded,
+                ReleasedTo::Nobody => ReleasedTo::WithoutQueue,
+                released_to => released_to,
             };
             engine.event(&key, |lane, effects| {
-                lane.returned(number, Ok(()), yielded, now, effects);
+                lane.returned(number, Ok(()), released_to, now, effects);
             });
         }
         Ok(ReleasedOrKept::NotHeld) => {
             count(&engine, &Ok(Released::NotHeld));
             engine.event(&key, |lane, effects| {
                 let outcome = lane.returned_absent(number, now);
-                let nobody = Yielded::ToNobody;
+                let nobody = ReleasedTo::Nobody;
                 lane.returned(number, outcome, nobody, now, effects);
             });
         }

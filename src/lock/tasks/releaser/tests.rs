@@ -23,7 +23,7 @@ fn failed_release_dropped_by_lane_is_resolved() {
     let error = Err(BackendError::unknown("no reply"));
     let (outgoing, mut lane) = (Outgoing { lease, ttl }, Lane::default());
     settle(outgoing, &mut lane, error, Moment::now(), &mut effects);
-    let Work::ResolveGranted(outgoing) = effects.work.remove(0) else {
+    let Work::ReleaseGranted(outgoing) = effects.work.remove(0) else {
         panic!("not resolved");
     };
     assert_eq!((outgoing.lease, outgoing.ttl), (lease, ttl));

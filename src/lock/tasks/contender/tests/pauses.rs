@@ -157,7 +157,7 @@ async fn time_of_next_poll_grows_without_progress() {
             outcome: Ok(outcome),
         };
         acquire_loop.place_after(lease, &replied);
-        let seen = Seen::Busy(now + 10 * SECOND);
+        let seen = LastReply::Busy(now + 10 * SECOND);
         acquire_loop.next_attempt(&seen, now).since(now)
     };
     for (after, elapsed, expected) in [
@@ -179,7 +179,7 @@ async fn listening_process_refreshes_place_rarely() {
     let now = Moment::now();
     for (listens, expected) in [(false, POLL), (true, REFRESH)] {
         acquire_loop.listens = listens;
-        let seen = Seen::Busy(now + 10 * SECOND);
+        let seen = LastReply::Busy(now + 10 * SECOND);
         let pause = acquire_loop.next_attempt(&seen, now).since(now);
         let range = expected * 9 / 10..=expected * 11 / 10;
         assert!(range.contains(&pause), "{pause:?} for {expected:?}");
@@ -199,7 +199,7 @@ async fn waiter_attempts_at_expiry_of_holder() {
     ] {
         (acquire_loop.queued, acquire_loop.listens) = (queued, listens);
         let expiry = now + 20 * MS;
-        let next = acquire_loop.next_attempt(&Seen::Busy(expiry), now);
+        let next = acquire_loop.next_attempt(&LastReply::Busy(expiry), now);
         assert_eq!(next, expiry + MS, "{queued:?}, {listens}");
         assert_eq!(acquire_loop.holder_expires, Some(next));
     }

@@ -44,9 +44,9 @@ fn place_of_release_in_ended_runtime_is_left() {
         task.await;
     });
     assert_eq!(was_sent.blocking_recv(), Ok(true));
-    assert_eq!(engine.unresolved(), 0);
+    assert_eq!(engine.unconfirmed(), 0);
     drop(ends);
-    assert_eq!(engine.unresolved(), 1);
+    assert_eq!(engine.unconfirmed(), 1);
 }
 
 #[tokio::test(start_paused = true)]

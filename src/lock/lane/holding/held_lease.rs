@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::end::End;
-use super::{Holding, MAX_HOLD_COUNT};
+use super::{MAX_HOLD_COUNT, OwnerHolds};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Loss, Wakeup};
@@ -15,10 +15,10 @@ use crate::observe::{LostReason, Via};
 use crate::{ErrorKind, LockKey, Owner};
 
 #[derive(Debug)]
-pub(in crate::lock::lane) struct Tenure {
+pub(in crate::lock::lane) struct HeldLease {
     pub(in crate::lock::lane) lease: Lease,
-    /// The owner for which the tenure began, or another one after it released.
-    pub(in crate::lock::lane) first: Holding,
+    /// The first owner, or another one after it released.
+    pub(in crate::lock::lane) first: OwnerHolds,
     /// The other owners. Boxed because an exclusive lease has none.
     group: Option<Box<Group>>,
     /// The task that makes the lease shared.
@@ -35,8 +35,8 @@ impl Drop for Downgrading {
     }
 }
 
-impl Tenure {
-    /// Begins the tenure of a holder. A holder that has the lease from another one of this process gets a fresh token.
+impl HeldLease {
+    /// Begins with the hold of a waiter. A holder that has the lease from another one of this process gets a fresh token.
     #[inline]
     pub(in crate::lock::lane) fn begin(
         key: &LockKey,
@@ -50,19 +50,19 @@ impl Tenure {
         }
         let grant = grant(key, &lease, via, claim, now);
         Self {
-            first: Holding::new(grant, claim),
+            first: OwnerHolds::new(grant, claim),
             lease,
             group: None,
             downgrading: None,
         }
     }
 
-    /// Returns the grant of the owner for which the tenure began.
+    /// Returns the grant of the first owner.
     pub(in crate::lock::lane) fn grant(&self) -> &Arc<Grant> {
         &self.first.grant
     }
 
-    fn holdings(&self) -> impl Iterator<Item = &Holding> {
+    fn holdings(&self) -> impl Iterator<Item = &OwnerHolds> {
         let readers = self.group.iter().flat_map(|group| group.readers.iter());
         std::iter::once(&self.first).chain(readers)
     }
@@ -76,7 +76,7 @@ impl Tenure {
     }
 
     /// Returns the holds of this owner.
-    pub(in crate::lock::lane) fn of_owner(&mut self, owner: Owner) -> Option<&mut Holding> {
+    pub(in crate::lock::lane) fn of_owner(&mut self, owner: Owner) -> Option<&mut OwnerHolds> {
         if self.first.grant.owner() == owner {
             return Some(&mut self.first);
         }
@@ -85,7 +85,7 @@ impl Tenure {
 
     /// Returns the holds of this grant.
     #[inline(always)]
-    pub(in crate::lock::lane) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut Holding> {
+    pub(in crate::lock::lane) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut OwnerHolds> {
         if Arc::ptr_eq(&self.first.grant, grant) {
             return Some(&mut self.first);
         }
@@ -93,7 +93,7 @@ impl Tenure {
     }
 
     #[cold]
-    fn find_reader(&mut self, grant: &Arc<Grant>) -> Option<&mut Holding> {
+    fn find_reader(&mut self, grant: &Arc<Grant>) -> Option<&mut OwnerHolds> {
         let holding = self.group.as_mut()?.readers.get_mut(grant.owner());
         holding.filter(|holding| Arc::ptr_eq(&holding.grant, grant))
     }
@@ -138,7 +138,7 @@ impl Tenure {
         }
         let grant = Arc::clone(&holding.grant);
         if lasts && holding.is_like(claim, now) {
-            holding.nest_alike();
+            holding.nest_uniform();
         } else {
             self.nest_other(claim, now);
         }
@@ -147,31 +147,31 @@ impl Tenure {
 
     #[cold]
     fn nest_other(&mut self, claim: &Claim, now: Moment) {
-        let alike = End::of_alike(&self.lease);
-        self.spell_out(alike);
+        let uniform = End::of_uniform(&self.lease);
+        self.list_holds(uniform);
         if let Some(holding) = self.of_owner(claim.owner) {
-            holding.nest(claim, alike, now);
+            holding.nest(claim, uniform, now);
             holding.follow_holds();
         }
-        self.follow_holds(alike, now);
+        self.follow_holds(uniform, now);
     }
 
     /// Lists the holds of other owners, because the lease may get other terms.
-    fn spell_out(&mut self, alike: End) {
+    fn list_holds(&mut self, uniform: End) {
         if self.has_readers() {
-            self.first.spell_out(alike);
+            self.first.list_holds(uniform);
         }
         if let Some(group) = &mut self.group {
             group.is_mixed = true;
             let readers = group.readers.iter_mut();
-            readers.for_each(|reader| reader.spell_out(alike));
+            readers.for_each(|reader| reader.list_holds(uniform));
         }
     }
 
     /// Applies the terms of all holds to the lease. `alike` is the end of holds that are not listed.
-    fn follow_holds(&mut self, alike: End, now: Moment) {
-        let ends = self.holdings().map(|holding| holding.end(alike));
-        match ends.max().unwrap_or(alike) {
+    fn follow_holds(&mut self, uniform: End, now: Moment) {
+        let ends = self.holdings().map(|holding| holding.end(uniform));
+        match ends.max().unwrap_or(uniform) {
             End::Renewed(ttl) => self.lease.want_always(ttl, now),
             End::At(end) => self.lease.want_until(end, now),
         }
@@ -206,8 +206,8 @@ impl Tenure {
             holding.follow_holds();
         }
         self.expect_end_of(grant.owner());
-        let alike = End::of_alike(&self.lease);
-        self.follow_holds(alike, now);
+        let uniform = End::of_uniform(&self.lease);
+        self.follow_holds(uniform, now);
     }
 
     /// Starts `max_hold` of this hold now.
@@ -217,9 +217,9 @@ impl Tenure {
         claim: &Claim,
         now: Moment,
     ) {
-        let alike = End::of_alike(&self.lease);
+        let uniform = End::of_uniform(&self.lease);
         let holding = self.find(grant);
-        if holding.is_some_and(|holding| holding.limit_hold(claim, alike, now)) {
+        if holding.is_some_and(|holding| holding.limit_hold(claim, uniform, now)) {
             self.follow_others(grant, now);
         } else if self.has_readers() {
             self.expect_end_of(grant.owner());
@@ -243,24 +243,24 @@ impl Tenure {
         claim: &Claim,
         now: Moment,
     ) -> Arc<Grant> {
-        let alike = End::of_alike(&self.lease);
-        let is_alike = claim.terms.renewed && self.lease.lasts_as(claim.terms);
-        if !is_alike {
-            self.spell_out(alike);
-            self.first.spell_out(alike);
+        let uniform = End::of_uniform(&self.lease);
+        let is_uniform = claim.terms.renewed && self.lease.lasts_as(claim.terms);
+        if !is_uniform {
+            self.list_holds(uniform);
+            self.first.list_holds(uniform);
         }
         let joined = grant(key, &self.lease, Via::HandOff, claim, now);
-        let mut holding = Holding::new(Arc::clone(&joined), claim);
-        if !is_alike {
-            holding.spell_out(End::of(claim, now));
+        let mut holding = OwnerHolds::new(Arc::clone(&joined), claim);
+        if !is_uniform {
+            holding.list_holds(End::of(claim, now));
         }
         let group = self.make_group();
-        group.is_mixed |= !is_alike;
+        group.is_mixed |= !is_uniform;
         group.expect_end(holding.own_end());
         group.readers.insert(holding);
         let asks = group.asks(now);
-        if !is_alike {
-            self.follow_holds(alike, now);
+        if !is_uniform {
+            self.follow_holds(uniform, now);
         }
         if asks {
             self.lease.ask(now);
@@ -299,8 +299,8 @@ impl Tenure {
         }
         // Thousands of owners may share a lease, mostly under the same terms.
         if group.is_mixed {
-            let alike = End::of_alike(&self.lease);
-            self.follow_holds(alike, now);
+            let uniform = End::of_uniform(&self.lease);
+            self.follow_holds(uniform, now);
         }
         true
     }
@@ -316,7 +316,7 @@ impl Tenure {
         if self.lease.mode() == Mode::Shared {
             self.make_group().replied(sent_at, wanted);
             if wanted {
-                self.lease.retire();
+                self.lease.end_hand_offs();
             }
         }
     }
@@ -388,7 +388,7 @@ impl Tenure {
     }
 
     /// Returns when the watchdog has to check the lease.
-    pub(in crate::lock::lane) fn next_look(&self) -> Moment {
+    pub(in crate::lock::lane) fn next_check(&self) -> Moment {
         let ends_by = self.ends_by();
         let renewal = self.lease.next_renewal();
         renewal.map_or(ends_by, |renewal| renewal.min(ends_by))

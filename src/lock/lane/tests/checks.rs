@@ -9,13 +9,13 @@ use crate::lock::lane::contending::attempt::Attempt;
 fn renewal_is_due_after_third_of_lease() {
     let (mut lane, _grant) = TestLane::held(RENEWED);
     let at = lane.now + RENEWED.ttl.get() / 3;
-    assert_eq!(lane.next_look(), at);
+    assert_eq!(lane.next_check(), at);
     assert!(!lane.lane.renews_early(lane.now));
     lane.now = at;
     assert!(lane.lane.renews_early(lane.now));
     let renewal = lane.start_renewal();
     assert_eq!(renewal.ttl, RENEWED.ttl.get());
-    assert!(lane.look().0.is_none(), "it is in flight");
+    assert!(lane.check().0.is_none(), "it is in flight");
 }
 
 /// The runtime of the first attempt blocks, or its task was dropped.
@@ -25,17 +25,17 @@ fn first_attempt_without_reply_is_replaced() {
     let due = lane.now + RESPONSE_TIMEOUT;
     lane.now = due;
     assert!(
-        lane.lane.next_look().is_none() && lane.look().1.is_empty(),
+        lane.lane.next_check().is_none() && lane.check().1.is_empty(),
         "no other waits"
     );
     lane.queue(2, RENEWED);
-    assert_eq!(lane.next_look(), due);
+    assert_eq!(lane.next_check(), due);
     lane.now = due.before(MS);
-    assert!(lane.look().1.is_empty(), "its reply may come yet");
+    assert!(lane.check().1.is_empty(), "its reply may come yet");
     lane.now = due;
-    let (_, mut effects) = lane.look();
+    let (_, mut effects) = lane.check();
     assert_eq!(lane.left_attempts, 1);
-    let Work::Resolve { lease, .. } = effects.work.remove(0) else {
+    let Work::ReleaseUnknown { lease, .. } = effects.work.remove(0) else {
         panic!("the attempt in flight is resolved");
     };
     assert_eq!(lease, number(1));
@@ -48,8 +48,8 @@ fn first_attempt_without_reply_is_replaced() {
         lane.granted(&key(), &stuck, lease, now, effects);
     });
     let resolved = work(&mut effects);
-    assert!(matches!(resolved, Work::Resolve { lease, .. } if lease == number(1)));
-    assert!(lane.refuse_first(1, Seen::Nothing).is_empty());
+    assert!(matches!(resolved, Work::ReleaseUnknown { lease, .. } if lease == number(1)));
+    assert!(lane.refuse_first(1, LastReply::Nothing).is_empty());
     let begin = |lane: &mut TestLane, wakeup: &Contender| {
         lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(4), now, effects))
     };
@@ -62,9 +62,9 @@ fn first_attempt_without_waiter_ends_in_time() {
     let (mut lane, _wakeup, _answer) = TestLane::attempting(claim(1, RENEWED));
     assert!(lane.lane.leave(1));
     lane.pass(RESPONSE_TIMEOUT);
-    let effects = lane.look().1;
+    let effects = lane.check().1;
     assert_eq!(lane.left_attempts, 1);
-    assert!(matches!(effects.work[0], Work::Resolve { lease, .. } if lease == number(1)));
+    assert!(matches!(effects.work[0], Work::ReleaseUnknown { lease, .. } if lease == number(1)));
     assert!(lane.lane.is_idle());
 }
 
@@ -76,22 +76,22 @@ fn first_attempt_in_place_moves_to_home() {
     let (waiter, acquire) = waiter(claim);
     let first = lane.first(Some(lane.now + UNPOLLED));
     lane.lane.attempt_first(waiter, number(1), first);
-    assert!(lane.lane.next_look().is_none(), "no other waits");
+    assert!(lane.lane.next_check().is_none(), "no other waits");
     lane.queue(2, RENEWED);
     let began = lane.now;
-    assert_eq!(lane.next_look(), began + UNPOLLED);
+    assert_eq!(lane.next_check(), began + UNPOLLED);
     lane.now = began + UNPOLLED;
-    assert!(lane.look().1.is_empty(), "its acquire polls it");
-    assert_eq!(lane.next_look(), began + 2 * UNPOLLED);
+    assert!(lane.check().1.is_empty(), "its acquire polls it");
+    assert_eq!(lane.next_check(), began + 2 * UNPOLLED);
     acquire.put_attempt(Attempt {
         lease: number(1),
         sent_at: began,
         reply: Box::pin(pending()),
     });
     lane.now = began + 2 * UNPOLLED;
-    assert!(matches!(work(&mut lane.look().1), Work::FinishAttempt(..)));
+    assert!(matches!(work(&mut lane.check().1), Work::FinishAttempt(..)));
     assert!(acquire.take_attempt().is_none());
-    assert_eq!(lane.next_look(), began + RESPONSE_TIMEOUT);
+    assert_eq!(lane.next_check(), began + RESPONSE_TIMEOUT);
 }
 
 #[test]
@@ -105,13 +105,13 @@ fn waiter_is_rejected_at_its_deadline() {
         ..claim(ticket, RENEWED)
     };
     let _answers = [waiter(2, SECOND), waiter(3, Duration::ZERO)].map(|it| lane.enqueue(it));
-    assert_eq!(lane.next_look(), deadline);
+    assert_eq!(lane.next_check(), deadline);
     lane.now = deadline;
-    assert_eq!(lane.look().1.rejections.len(), 1);
+    assert_eq!(lane.check().1.rejections.len(), 1);
     assert!(is_woken(&wakeup), "by the first one");
-    assert_eq!(lane.next_look(), deadline + SECOND);
+    assert_eq!(lane.next_check(), deadline + SECOND);
     lane.pass(SECOND);
-    assert_eq!(lane.look().1.rejections.len(), 1);
+    assert_eq!(lane.check().1.rejections.len(), 1);
     assert!(is_woken(&wakeup), "no waiter is left");
 }
 
@@ -120,12 +120,12 @@ fn sent_return_without_reply_is_sent_again_once() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     returns(&mut lane.release(&grant));
     assert!(lane.take_return().is_some());
-    assert_eq!(lane.next_look(), lane.now + (RESPONSE_TIMEOUT + 10 * MS));
-    assert!(lane.look().1.is_empty());
+    assert_eq!(lane.next_check(), lane.now + (RESPONSE_TIMEOUT + 10 * MS));
+    assert!(lane.check().1.is_empty());
     lane.pass(RESPONSE_TIMEOUT + 10 * MS);
-    let again = work(&mut lane.look().1);
+    let again = work(&mut lane.check().1);
     assert!(matches!(again, Work::ReturnAgain(outgoing) if outgoing.lease == number(1)));
-    assert!(lane.look().1.is_empty());
+    assert!(lane.check().1.is_empty());
     assert!(lane.returned(1).is_empty() && lane.lane.is_idle());
 }
 
@@ -137,7 +137,7 @@ fn return_sent_again_is_no_loss() {
         let _answer = lane.enqueue(claim(3, RENEWED));
         if twice {
             lane.pass(RESPONSE_TIMEOUT + 10 * MS);
-            let again = work(&mut lane.look().1);
+            let again = work(&mut lane.check().1);
             assert!(matches!(again, Work::ReturnAgain(..)));
             let kept = lane.kept(1, 200);
             assert!(kept.is_empty(), "the release in flight frees the key");

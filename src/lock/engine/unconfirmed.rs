@@ -26,16 +26,16 @@ pub(in crate::lock) const BATCH: usize = 100;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 pub(in crate::lock) const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The unresolved leases of one manager. Each key has at most one release command in flight, and one per tick after a
+/// The leases of one manager whose releases are unconfirmed. Each key has at most one release command in flight, and one per tick after a
 /// failure.
 #[derive(Debug, Default)]
-pub(in crate::lock) struct Unresolved {
+pub(in crate::lock) struct UnconfirmedReleases {
     state: Mutex<State>,
     /// Notified when the task has something to do.
     pub(in crate::lock) changed: Notify,
     /// Notified when nothing is left.
     finished: Notify,
-    /// The attempts in flight whose leases are unresolved once they have replies. Less than 0 for a moment if one ends
+    /// The attempts in flight whose leases have to be released once they have replies. Less than 0 for a moment if one ends
     /// before it is counted.
     attempts: AtomicIsize,
 }
@@ -101,7 +101,7 @@ impl UnknownLease {
 /// What the task has to do.
 #[derive(Debug)]
 pub(in crate::lock) enum Step {
-    /// Send one command, and report its end by [`ended`](Unresolved::ended). The leases of one key are adjacent.
+    /// Send one command, and report its end by [`ended`](UnconfirmedReleases::ended). The leases of one key are adjacent.
     Release(u64, Vec<(LockKey, LeaseNumber)>),
     /// Wait for the tick, if there is one, and for the commands in flight.
     Wait(Option<Moment>),
@@ -114,7 +114,7 @@ impl Unknown {
     }
 }
 
-impl Unresolved {
+impl UnconfirmedReleases {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,7 +207,7 @@ impl Unresolved {
         self.changed.notify_one();
     }
 
-    /// Counts an attempt in flight whose lease is unresolved once it has a reply.
+    /// Counts an attempt in flight whose lease has to be released once it has a reply.
     pub(in crate::lock) fn attempt_left_behind(&self) {
         self.attempts.fetch_add(1, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! The resolver: one task that releases leases of unknown fate, and leases that left the queue of
+//! One task that releases leases of unknown fate, and leases that left the queue of
 //! the backend, without their lanes. It retries until the backend replies or the leases must have expired.
 
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use super::releaser::expect_replies;
 use crate::LockKey;
 use crate::backend::Release;
 use crate::lock::engine::Engine;
-use crate::lock::engine::unresolved::{Step, UnknownLease};
+use crate::lock::engine::unconfirmed::{Step, UnknownLease};
 use crate::lock::lease::LeaseNumber;
 use crate::task::is_panicking;
 
 /// Adds a lease.
 pub(in crate::lock) fn add(engine: &Arc<Engine>, key: &LockKey, lease: UnknownLease) {
     let group = engine.backend.group(key);
-    if engine.home.unresolved.add(key.clone(), group, lease) {
+    if engine.home.unconfirmed.add(key.clone(), group, lease) {
         spawn(engine);
     }
 }
 
 /// Starts the task, unless it runs or has nothing to do.
 pub(in crate::lock) fn start(engine: &Arc<Engine>) {
-    if engine.home.unresolved.start() {
+    if engine.home.unconfirmed.start() {
         spawn(engine);
     }
 }
@@ -50,10 +50,10 @@ impl Drop for Running {
         if !self.over {
             let home = &self.engine.home;
             home.task_was_dropped();
-            home.unresolved.stopped();
+            home.unconfirmed.stopped();
             if home.is_over() {
                 // The leases expire.
-                home.unresolved.abandon();
+                home.unconfirmed.abandon();
             } else if self.began && is_panicking() {
                 start(&self.engine);
             }
@@ -64,12 +64,12 @@ impl Drop for Running {
 async fn run(mut running: Running) {
     running.began = true;
     let engine = &running.engine;
-    let unresolved = &engine.home.unresolved;
+    let unconfirmed = &engine.home.unconfirmed;
     // Subscribes before the first attempt, so no later recovery is missed.
     let mut recoveries = engine.backend.recoveries();
     loop {
         let now = engine.now();
-        let tick = match unresolved.next_step(now) {
+        let tick = match unconfirmed.next_step(now) {
             Step::End => break,
             Step::Release(group, leases) => {
                 let task = release(Arc::clone(engine), group, leases);
@@ -81,9 +81,9 @@ async fn run(mut running: Running) {
         tokio::select! {
             biased;
             () = sleep_until(tick.unwrap_or(now).into()), if tick.is_some() => {}
-            () = unresolved.changed.notified() => {}
+            () = unconfirmed.changed.notified() => {}
             // Other processes may wait for these keys, so they are retried at once.
-            _ = recoveries.next() => unresolved.retry_now(),
+            _ = recoveries.next() => unconfirmed.retry_now(),
         }
     }
     running.over = true;
@@ -105,9 +105,9 @@ async fn release(engine: Arc<Engine>, group: u64, leases: Vec<(LockKey, LeaseNum
         let resolved = of_key.iter().filter(|(_, outcome)| outcome.is_ok());
         let resolved: Vec<_> = resolved.map(|((_, number), _)| *number).collect();
         let failed = resolved.len() < of_key.len();
-        (engine.home.unresolved).replied(&of_key[0].0.0, &resolved, failed, now);
+        (engine.home.unconfirmed).replied(&of_key[0].0.0, &resolved, failed, now);
     }
-    engine.home.unresolved.ended(group);
+    engine.home.unconfirmed.ended(group);
 }
 
 #[cfg(test)]

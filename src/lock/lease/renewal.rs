@@ -3,7 +3,7 @@
 use crate::lock::clock::Moment;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Upkeep {
+pub(super) enum RenewalState {
     Due(Moment),
     /// The last renewal failed, so the next one is not sent early.
     RetryDue(Moment),
@@ -14,7 +14,7 @@ pub(super) enum Upkeep {
     },
 }
 
-impl Upkeep {
+impl RenewalState {
     pub(super) const SENT: Self = Self::InFlight { again: false };
 
     /// Returns when the next renewal is due, or `None` if the reply to a command comes first.

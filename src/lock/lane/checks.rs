@@ -14,12 +14,12 @@ pub(in crate::lock) const UNPOLLED: Duration = Duration::from_millis(8);
 impl Lane {
     /// Returns when the watchdog has to check the lane.
     #[inline(always)]
-    pub(in crate::lock) fn next_look(&self) -> Option<Moment> {
+    pub(in crate::lock) fn next_check(&self) -> Option<Moment> {
         let own = match &self.phase {
             Phase::Idle => return None,
             Phase::Yielding { until } => Some(*until),
-            Phase::Held(tenure) => Some(tenure.next_look()),
-            Phase::Returning(returning) => Some(returning.next_look()),
+            Phase::Held(held_lease) => Some(held_lease.next_check()),
+            Phase::Returning(returning) => Some(returning.next_check()),
             // An acquire loop runs beside the watchdog.
             Phase::Contending(_) => self.next_check_of_first(),
         };
@@ -31,11 +31,11 @@ impl Lane {
 
     /// Returns `true` if a renewal that is due later may join one that is sent now.
     pub(in crate::lock) fn renews_early(&self, now: Moment) -> bool {
-        (self.tenure()).is_some_and(|tenure| tenure.lease.renews_early(now))
+        (self.held_lease()).is_some_and(|held_lease| held_lease.lease.renews_early(now))
     }
 
     /// Checks the lane. Returns the lease to renew, and for which TTL.
-    pub(in crate::lock) fn look(
+    pub(in crate::lock) fn check(
         &mut self,
         now: Moment,
         effects: &mut Effects,
@@ -45,9 +45,9 @@ impl Lane {
         self.end_overdue(now, effects);
         let checks_first = self.next_check_of_first().is_some_and(|at| at <= now);
         match &mut self.phase {
-            Phase::Held(tenure) => {
-                let ttl = tenure.lease.start_renewal(now)?;
-                Some((tenure.lease.number(), ttl))
+            Phase::Held(held_lease) => {
+                let ttl = held_lease.lease.start_renewal(now)?;
+                Some((held_lease.lease.number(), ttl))
             }
             Phase::Returning(returning) if returning.is_overdue(now) => {
                 returning.sent_again = true;
@@ -60,7 +60,7 @@ impl Lane {
             }) if checks_first => {
                 if first.due <= now {
                     self.replace_task(now, effects);
-                    effects.work.push(Work::LeaveAttempt);
+                    effects.work.push(Work::CountReplaced);
                     return None;
                 }
                 // Its acquire may poll it at this moment. If the acquire has left, a task drives it.
@@ -94,7 +94,7 @@ impl Lane {
 }
 
 impl Returning {
-    fn next_look(&self) -> Moment {
+    fn next_check(&self) -> Moment {
         match self.awaits_first_reply() {
             true => self.due.min(self.next_end()),
             false => self.next_end(),

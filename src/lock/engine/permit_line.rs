@@ -20,9 +20,9 @@ pub(in crate::lock) const LONGEST_IN_LINE: Duration = Duration::from_secs(1);
 
 /// The turns of the loops of one runtime. Another runtime has its own, because this one may idle.
 #[derive(Debug, Default)]
-pub(in crate::lock) struct Line(Mutex<KeyMap<Arc<Semaphore>>>);
+pub(in crate::lock) struct PermitLine(Mutex<KeyMap<Arc<Semaphore>>>);
 
-impl Line {
+impl PermitLine {
     /// Returns the turns for permits of `key`. The semaphore is never closed, and serves the loops in order.
     pub(in crate::lock) fn of(&self, key: &LockKey) -> Arc<Semaphore> {
         let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn permits_of_one_key_share_turns() {
-        let line = Line::default();
+        let line = PermitLine::default();
         let of = |key: &str, owner| {
             let owner = NonZeroU64::new(owner).expect("not zero");
             line.of(&LockKey::new(key).permit_of(Owner::new(Uuid::nil(), owner)))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bounds of one manager, in bytes, and what its waiters use of them.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ReadBudget {
     pub(crate) of_each: usize,
     of_all: usize,
     used: AtomicUsize,
@@ -13,9 +13,9 @@ pub(crate) struct Room {
 
 /// The bytes of a room that one waiter uses, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Share(Arc<Room>, usize);
+pub(crate) struct ReadShare(Arc<ReadBudget>, usize);
 
-impl Room {
+impl ReadBudget {
     pub(in crate::lock) fn new(of_each: usize, of_all: usize) -> Arc<Self> {
         let used = AtomicUsize::new(0);
         Arc::new(Self {
@@ -30,13 +30,13 @@ impl Room {
         bytes < self.of_each && self.used.load(Ordering::Relaxed) < self.of_all
     }
 
-    pub(crate) fn share(self: &Arc<Self>, bytes: usize) -> Share {
+    pub(crate) fn share(self: &Arc<Self>, bytes: usize) -> ReadShare {
         self.used.fetch_add(bytes, Ordering::Relaxed);
-        Share(Arc::clone(self), bytes)
+        ReadShare(Arc::clone(self), bytes)
     }
 }
 
-impl Drop for Share {
+impl Drop for ReadShare {
     fn drop(&mut self) {
         self.0.used.fetch_sub(self.1, Ordering::Relaxed);
     }

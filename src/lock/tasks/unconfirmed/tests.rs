@@ -26,9 +26,9 @@ fn ended_set_runtime_keeps_no_leases() {
     drop(ends);
     for lease in 1..=2 {
         let ttl = Span::new(Duration::from_secs(30));
-        engine.resolve(&key(), number(lease), ttl);
+        engine.release_until_confirmed(&key(), number(lease), ttl);
     }
-    assert_eq!(engine.unresolved(), 0);
+    assert_eq!(engine.unconfirmed(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,13 +44,13 @@ async fn failed_lease_delays_only_its_key() {
     for (key, lease) in [(&key(), 1), (&key(), 2), (&other, 3)] {
         let until = now + Duration::from_secs(30);
         let lease = UnknownLease::attempted(number(lease), until);
-        home.unresolved.add(key.clone(), 0, lease);
+        home.unconfirmed.add(key.clone(), 0, lease);
     }
-    let Step::Release(group, leases) = home.unresolved.next_step(now) else {
+    let Step::Release(group, leases) = home.unconfirmed.next_step(now) else {
         panic!("all are due");
     };
     release(Arc::clone(&engine), group, leases).await;
-    assert_eq!(home.unresolved.len(), 1);
-    let next = home.unresolved.next_step(Moment::now());
+    assert_eq!(home.unconfirmed.len(), 1);
+    let next = home.unconfirmed.next_step(Moment::now());
     assert!(matches!(next, Step::Wait(Some(_))), "{next:?}");
 }
