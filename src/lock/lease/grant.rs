@@ -116,6 +116,7 @@ impl Grant {
     }
 
     /// Returns the present moment of its manager.
+    #[inline]
     pub(in crate::lock) fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -178,6 +179,7 @@ impl Grant {
     }
 
     /// Returns the end of the lease, or the limit if that is earlier.
+    #[inline]
     pub(in crate::lock) fn valid_until(&self) -> Moment {
         self.lease_until.load().min(self.limit.load())
     }
@@ -223,10 +225,12 @@ impl Grant {
         !self.is_settled.swap(true, Ordering::AcqRel)
     }
 
+    #[inline]
     pub(in crate::lock) fn is_held(&self, now: Moment) -> bool {
         !self.is_marked_lost() && now < self.valid_until()
     }
 
+    #[inline]
     pub(in crate::lock) fn is_marked_lost(&self) -> bool {
         self.loss.load(Ordering::Acquire) != NOT_LOST
     }

@@ -51,10 +51,12 @@ impl Grants {
     }
 
     /// Returns the present moment of their manager.
+    #[inline]
     pub(in crate::lock) fn now(&self) -> Moment {
         self.first().now()
     }
 
+    #[inline]
     pub(in crate::lock) fn are_held(&self, now: Moment) -> bool {
         self.iter().all(|grant| grant.is_held(now))
     }
