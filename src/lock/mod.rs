@@ -41,7 +41,7 @@
 //! ([`contender`](tasks::contender)), `releaser` a task of [`releaser`](tasks::releaser), `watchdog` the task of
 //! [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home. A
 //! lease or a place that the lane has left, and that the backend may still hold, is released by the task of
-//! [`resolver`](tasks::resolver), also after a late reply.
+//! [`unconfirmed`](tasks::unconfirmed), also after a late reply.
 //!
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|

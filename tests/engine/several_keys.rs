@@ -2,7 +2,7 @@
 
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
-use tower_lock::{LockManager, Memory};
+use tower_lock::{ErrorKind, LockManager, Memory};
 
 use crate::support::engine::{MS, SECOND};
 use crate::support::simulated::managers;
@@ -75,5 +75,22 @@ async fn unpolled_group_frees_its_keys_at_deadline() {
         assert!(start.elapsed() <= SECOND + 15 * MS);
         drop(group.await.unwrap_err());
         assert!(next.is_held());
+    }
+}
+
+/// All keys are granted in time, but the acquire is not polled again before its deadline. No lock was held, so none is lost.
+#[tokio::test(start_paused = true)]
+async fn group_polled_late_is_rejected_as_busy() {
+    for locks in managers(30 * SECOND) {
+        let held = locks.acquire("b").await.unwrap();
+        let mut group = Box::pin(locks.acquire(["a", "b"]).wait(SECOND).into_future());
+        while locks.snapshot().waiting == 0 {
+            assert!(poll!(&mut group).is_pending());
+            sleep(MS).await;
+        }
+        drop(held);
+        sleep(2 * SECOND).await;
+        assert_eq!(group.await.unwrap_err().kind(), ErrorKind::Busy);
+        assert!(locks.acquire(["a", "b"]).await.unwrap().is_held());
     }
 }

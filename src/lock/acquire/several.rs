@@ -87,12 +87,24 @@ impl Several {
         rejection(&self.engine, key, &self.claim, Error::new(ErrorKind::Busy))
     }
 
+    /// Completes the acquire, all keys of which were granted.
     pub(super) fn into_guard(self, now: Moment) -> Result<LockGuard, Error> {
+        let Self {
+            engine,
+            keys,
+            claim,
+            holds,
+        } = self;
         // A fixed lease may have expired during the wait for another key.
-        if !self.holds.iter().all(|hold| hold.is_held(now)) {
-            return Err(Error::new(ErrorKind::Lost));
-        }
-        LockGuard::many(&self.engine, self.holds, &self.claim, now)
-            .ok_or_else(|| Error::new(ErrorKind::Lost))
+        let all_held = holds.iter().all(|hold| hold.is_held(now));
+        let guard = all_held.then(|| LockGuard::many(&engine, holds, &claim, now));
+        guard.flatten().ok_or_else(|| {
+            let last = keys.as_slice().last();
+            match last.filter(|_| claim.deadline.has_passed(now)) {
+                // The holds ended because the acquire was not polled in time.
+                Some(key) => rejection(&engine, key, &claim, Error::new(ErrorKind::Busy)),
+                None => Error::new(ErrorKind::Lost),
+            }
+        })
     }
 }
