@@ -99,9 +99,9 @@ impl Several {
         let all_held = holds.iter().all(|hold| hold.is_held(now));
         let guard = all_held.then(|| LockGuard::many(&engine, holds, &claim, now));
         guard.flatten().ok_or_else(|| {
-            let last = keys.as_slice().last();
-            match last.filter(|_| claim.deadline.has_passed(now)) {
-                // The holds ended because the acquire was not polled in time.
+            // The holds of an acquire that is not polled in time end at its deadline, maybe since `now`.
+            let is_late = claim.deadline.has_passed(engine.now());
+            match keys.as_slice().last().filter(|_| is_late) {
                 Some(key) => rejection(&engine, key, &claim, Error::new(ErrorKind::Busy)),
                 None => Error::new(ErrorKind::Lost),
             }
