@@ -58,6 +58,8 @@ impl<'a, T: ?Sized> Line<'a, T> {
             Contender::Rslock => RGBColor(0, 114, 178),
             Contender::DistributedLock => RGBColor(0, 158, 115),
             Contender::Redisson | Contender::RedissonFair => RGBColor(204, 121, 167),
+            Contender::Rueidislock => RGBColor(150, 140, 0),
+            Contender::Redsync => RGBColor(190, 180, 60),
             Contender::Mutex => RGBColor(86, 180, 233),
             _ => unreachable!("no plot shows it"),
         };

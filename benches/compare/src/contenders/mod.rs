@@ -5,6 +5,7 @@ mod checkout;
 mod counted;
 mod distributed_lock;
 mod distributed_modes;
+mod golocks;
 mod mutex;
 mod ours;
 mod ours_backend;
@@ -31,6 +32,8 @@ pub(crate) enum Contender {
     DistributedLock,
     Redisson,
     RedissonFair,
+    Rueidislock,
+    Redsync,
     Mutex,
     OursPermits,
     OursPermitsCounted,
@@ -46,7 +49,7 @@ pub(crate) enum Contender {
 pub(crate) const PERMITS: u32 = 10;
 
 impl Contender {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Ours,
         Self::OursAwaited,
         Self::OursBackend,
@@ -56,26 +59,32 @@ impl Contender {
         Self::Rslock,
         Self::DistributedLock,
         Self::Redisson,
+        Self::Rueidislock,
+        Self::Redsync,
     ];
 
     /// The contenders for contended keys, with tower-lock as the layer uses it.
-    pub(crate) const WAITING: [Self; 6] = [
+    pub(crate) const WAITING: [Self; 8] = [
         Self::Ours,
         Self::Bare,
         Self::Checkout,
         Self::Rslock,
         Self::DistributedLock,
         Self::Redisson,
+        Self::Rueidislock,
+        Self::Redsync,
     ];
 
     /// The contenders for contended keys, and a mutex as the bound for one process and one key.
-    pub(crate) const IN_ONE_PROCESS: [Self; 7] = [
+    pub(crate) const IN_ONE_PROCESS: [Self; 9] = [
         Self::Ours,
         Self::Bare,
         Self::Checkout,
         Self::Rslock,
         Self::DistributedLock,
         Self::Redisson,
+        Self::Rueidislock,
+        Self::Redsync,
         Self::Mutex,
     ];
 
@@ -106,6 +115,8 @@ impl Contender {
             Self::DistributedLock => "distributed-lock",
             Self::Redisson => "Redisson `RLock`",
             Self::RedissonFair => "Redisson `RFairLock`",
+            Self::Rueidislock => "rueidislock",
+            Self::Redsync => "redsync",
             Self::Mutex => "`tokio::sync::Mutex`",
             Self::OursPermits => "tower-lock",
             Self::OursPermitsCounted => "tower-lock, holders counted",
@@ -127,7 +138,7 @@ impl Contender {
             }
             Self::Bare | Self::BareToken => calls("evalsha"),
             Self::Checkout => sum(&["evalsha", "ping", "unwatch"]),
-            Self::Rslock => sum(&["set", "evalsha"]),
+            Self::Rslock | Self::Rueidislock | Self::Redsync => sum(&["set", "evalsha"]),
             Self::DistributedLock => sum(&["set", "eval"]),
             // The script of a release deletes the lock and publishes, once each. The client then deletes
             // the key that kept the reply for a retry.
@@ -152,9 +163,13 @@ impl Contender {
         }
     }
 
-    /// Returns `true` if each manager has tens of threads, so that one machine cannot run many managers.
     pub(crate) fn is_java(self) -> bool {
         self.java_kind().is_some()
+    }
+
+    /// Returns `true` if a process can have several managers.
+    pub(crate) fn shares_processes(self) -> bool {
+        !self.is_java() && self.go_kind().is_none()
     }
 
     /// Returns the name that the Java program has for this contender.
@@ -169,12 +184,21 @@ impl Contender {
         })
     }
 
-    /// Returns the program that runs so many managers: this one, or a Java program, which has one client
-    /// per process.
+    /// Returns the name that the Go program has for this contender.
+    fn go_kind(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Rueidislock => "rueidislock",
+            Self::Redsync => "redsync",
+            _ => return None,
+        })
+    }
+
+    /// Returns the program that runs so many managers: this one, or one in Java or Go, which has one client per process.
     pub(crate) fn program(self, managers: usize, url: &str) -> Result<Command, String> {
-        match self.java_kind() {
-            Some(kind) => redisson::program(url, kind, PERMITS),
-            None => {
+        match (self.java_kind(), self.go_kind()) {
+            (Some(kind), _) => redisson::program(url, kind, PERMITS),
+            (None, Some(kind)) => golocks::program(url, kind),
+            (None, None) => {
                 let (name, managers) = (format!("{self:?}"), managers.to_string());
                 Ok(this_program(&["work", &name, &managers, url]))
             }
@@ -238,7 +262,9 @@ impl Contender {
             | Self::RedissonFair
             | Self::RedissonReadWrite
             | Self::RedissonSemaphore
-            | Self::RedissonExpirable => Err("a program of its own".into()),
+            | Self::RedissonExpirable
+            | Self::Rueidislock
+            | Self::Redsync => Err("a program of its own".into()),
         }
     }
 }

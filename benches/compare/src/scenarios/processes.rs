@@ -18,7 +18,13 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// The longest wait of tower-lock, divided by the median.
 const MOST: f64 = 10.0;
 const SCENARIO: &str = "one hot key, 4 processes of 16 waiters: grants";
-const CONTENDERS: [Contender; 3] = [Contender::Ours, Contender::Rslock, Contender::Redisson];
+const CONTENDERS: [Contender; 5] = [
+    Contender::Ours,
+    Contender::Rslock,
+    Contender::Redisson,
+    Contender::Rueidislock,
+    Contender::Redsync,
+];
 
 struct Figures {
     contention: Contention,

@@ -8,11 +8,12 @@ use crate::contenders::Contender;
 use crate::job::Keys;
 use crate::team::Team;
 
-const CONTENDERS: [Contender; 4] = [
+const CONTENDERS: [Contender; 5] = [
     Contender::Ours,
     Contender::Rslock,
     Contender::Redisson,
     Contender::RedissonFair,
+    Contender::Rueidislock,
 ];
 /// Few clients, because windows are long: each of 128 managers needs several turns in a window.
 pub(super) const MOST_ROUNDS: usize = 2;
@@ -84,7 +85,7 @@ impl Crew {
         let mut processes = Team::start(contender, MOST_PROCESSES, 1, &url);
         warm_up(bench, &mut processes, 1);
         let mut together = Vec::new();
-        if !contender.is_java() {
+        if contender.shares_processes() {
             let shared = cells.iter().filter(|cell| !cell.has_processes());
             for managers in shared.map(|cell| cell.managers) {
                 if together.iter().all(|(count, _)| *count != managers) {
