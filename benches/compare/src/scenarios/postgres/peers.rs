@@ -45,8 +45,8 @@ enum Worker {
     Batches(Client, [Statement; 2]),
 }
 
-/// The most items of one batch of this crate.
-const BATCH: u64 = 64;
+/// The items of each of two batches while 64 are in flight.
+const BATCH: u64 = 32;
 
 const LEASE: &str = "00000000-0000-4000-8000-000000000000";
 
@@ -135,7 +135,7 @@ impl Peer {
         Ok(Self::new("the bare statements", vec![worker]))
     }
 
-    /// The same for batches from two connections, so that no core of two is idle.
+    /// The same for batches from two connections at once, 64 in flight in all.
     pub(super) async fn batches(
         name: &'static str,
         server: &PostgresServer,
