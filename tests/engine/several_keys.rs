@@ -1,5 +1,10 @@
 //! An acquire of several keys has one longest hold and one deadline.
 
+use std::hash::{BuildHasher as _, RandomState};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use futures_util::poll;
 use tokio::time::{Instant, sleep};
 use tower_lock::{ErrorKind, LockManager, Memory};
@@ -92,5 +97,41 @@ async fn group_polled_late_is_rejected_as_busy() {
         sleep(2 * SECOND).await;
         assert_eq!(group.await.unwrap_err().kind(), ErrorKind::Busy);
         assert!(locks.acquire(["a", "b"]).await.unwrap().is_held());
+    }
+}
+
+fn random(bound: u32) -> u32 {
+    u32::try_from(RandomState::new().hash_one(0) % u64::from(bound)).unwrap()
+}
+
+/// An acquire that is granted too late has held nothing, so it has lost nothing.
+#[tokio::test(start_paused = true)]
+async fn groups_polled_at_random_are_never_lost() {
+    for locks in managers(30 * SECOND) {
+        let callers = (0..8).map(|_| async {
+            let mut granted = 0;
+            for _ in 0..300 {
+                let keys = [random(3), random(3)].map(|it| format!("k{it}"));
+                let acquire = locks.acquire(keys).wait(random(20) * MS);
+                let mut acquire = Box::pin(acquire.into_future());
+                let outcome = loop {
+                    if let Poll::Ready(outcome) = poll!(&mut acquire) {
+                        break outcome;
+                    }
+                    sleep(Duration::from_micros(random(8_000).into())).await;
+                };
+                match outcome {
+                    Ok(guard) => {
+                        assert!(guard.is_held());
+                        granted += 1;
+                        sleep(random(4) * MS).await;
+                    }
+                    Err(error) => assert_ne!(error.kind(), ErrorKind::Lost, "{error:?}"),
+                }
+            }
+            granted
+        });
+        let granted: u32 = join_all(callers).await.into_iter().sum();
+        assert!(granted > 100, "{granted}");
     }
 }
