@@ -108,7 +108,7 @@ impl Candidacy {
         self.election.reopen(node);
         let vote = Arc::clone(&self.inner.nodes[node]).vote(request, fence);
         let inner = Arc::clone(&self.inner);
-        let (key, lease) = claim.name().clone();
+        let (key, lease) = claim.name.clone();
         let vote = async move {
             let answer = vote.await;
             // The TTL at the node starts when the vote takes effect, which may be now or later.

@@ -17,8 +17,7 @@ pub(super) struct Inner {
     pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
     pub(super) node_timeout: Duration,
     pub(super) ledger: Arc<Ledger>,
-    /// The tasks that repeat releases.
-    pub(super) repeating: Mutex<Vec<Repeating>>,
+    pub(super) repeating: Mutex<Repeating>,
     pub(super) proposals: Proposals,
 }
 

@@ -9,12 +9,10 @@
 //! |---|---|---|---|
 //! | out: the lease cannot be there | is sent: claimed | is not needed | |
 //! | in: the lease may be there | is sent: claimed | is sent: claimed | |
-//! | owed: in, and unwanted | as in | as in | |
-//! | claimed | is not sent | is left to the claim | in or owed, or certainly out |
+//! | claimed | is not sent | is left to the claim | in, or certainly out |
 //! | claimed and stalled | is not sent | is sent: claimed again | |
 //!
-//! A node owes the release of an unwanted lease that it may hold, without a claim. The ledger keeps the names of these
-//! leases per node, so nothing searches all leases, of which a process may hold many.
+//! A node owes the release of an unwanted lease whose state is *in*. The ledger keeps the names of these leases per node, so nothing searches all leases, of which a process may hold many.
 //!
 //! An entry is removed when its lease is unwanted and out everywhere, or when it must have expired and has
 //! no claim. A wanted lease keeps its entry: a reply to an earlier command may arrive between two claims of
@@ -24,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use crate::LockKey;
@@ -46,16 +44,15 @@ pub(super) const FULL: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
-    nodes: usize,
     entries: Mutex<Entries>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entries {
     leases: HashMap<KeyLease, Entry>,
-    /// The leases whose release each node owes, the oldest first.
+    /// The leases whose release each node owes, the oldest first: by the number of their state there.
     owed: Vec<BTreeMap<u64, KeyLease>>,
-    /// The last number of a claim or of an owed release.
+    /// The number of the last change of a state.
     last: u64,
     /// The number of entries at which expired ones are removed. It is then set to twice the remaining
     /// number.
@@ -67,30 +64,35 @@ impl Entries {
     fn sweep(&mut self) {
         let now = Instant::now();
         (0..self.owed.len()).for_each(|node| self.expire(node, now));
-        let is_idle = |state: &NodeState| matches!(state, NodeState::Out | NodeState::In);
-        self.leases
-            .retain(|_, entry| entry.until > now || !entry.nodes.iter().all(is_idle));
+        let is_claimed = |(_, state): &(u64, _)| matches!(state, NodeState::Claimed { .. });
+        // An unwanted lease without a claim is owed.
+        self.leases.retain(|_, entry| {
+            entry.unwanted || entry.until > now || entry.nodes.iter().any(is_claimed)
+        });
         self.sweep_at = 64.max(2 * self.leases.len());
     }
 
-    fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+    /// Returns the entry of a lease. A new one is unwanted, and in this state at each node.
+    fn entry(&mut self, name: &KeyLease, until: Instant, state: NodeState) -> &mut Entry {
+        let nodes = self.owed.len();
+        self.leases.entry(name.clone()).or_insert_with(|| Entry {
+            until,
+            unwanted: true,
+            nodes: smallvec![(0, state); nodes],
+        })
     }
 
     /// Sets the state of a node. Returns `true` if it owes the release, because it may hold an unwanted lease.
     fn set(&mut self, node: usize, name: &KeyLease, state: NodeState) -> bool {
-        let nth = self.next();
+        self.last += 1;
         let Some(entry) = self.leases.get_mut(name) else {
             return false;
         };
         let owes = entry.unwanted && state == NodeState::In;
-        let state = if owes { NodeState::Owed(nth) } else { state };
-        if let NodeState::Owed(before) = std::mem::replace(&mut entry.nodes[node], state) {
-            self.owed[node].remove(&before);
-        }
+        let (before, _) = std::mem::replace(&mut entry.nodes[node], (self.last, state));
+        self.owed[node].remove(&before);
         if owes {
-            self.owed[node].insert(nth, name.clone());
+            self.owed[node].insert(self.last, name.clone());
         }
         if entry.is_over() {
             self.leases.remove(name);
@@ -107,15 +109,13 @@ impl Entries {
         before: NodeState,
         since: Instant,
     ) -> Claim {
-        let nth = self.next();
-        self.set(node, name, NodeState::Claimed { nth, since });
+        self.set(node, name, NodeState::Claimed { since });
         Claim {
             ledger: Arc::clone(ledger),
             node,
             name: name.clone(),
-            nth,
+            nth: self.last,
             before,
-            then: NodeState::In,
         }
     }
 
@@ -128,12 +128,6 @@ impl Entries {
             self.set(node, &name, NodeState::Out);
         }
     }
-
-    /// Returns the leases whose release the node owes, at most so many.
-    fn owed(&mut self, node: usize, most: usize, now: Instant) -> Vec<KeyLease> {
-        self.expire(node, now);
-        self.owed[node].values().take(most).cloned().collect()
-    }
 }
 
 #[derive(Debug)]
@@ -142,12 +136,13 @@ struct Entry {
     until: Instant,
     /// The lease was released or not granted, so each node that still holds it must release it.
     unwanted: bool,
-    nodes: Vec<NodeState>,
+    /// The state at each node, and the number of its last change.
+    nodes: SmallVec<[(u64, NodeState); 5]>,
 }
 
 impl Entry {
     fn is_over(&self) -> bool {
-        self.unwanted && self.nodes.iter().all(|state| *state == NodeState::Out)
+        self.unwanted && self.nodes.iter().all(|(_, state)| *state == NodeState::Out)
     }
 }
 
@@ -155,23 +150,18 @@ impl Entry {
 enum NodeState {
     Out,
     In,
-    /// In and unwanted, under this number in the list of the node.
-    Owed(u64),
-    /// The number identifies the claim.
-    Claimed {
-        nth: u64,
-        since: Instant,
-    },
+    Claimed { since: Instant },
 }
 
 impl Ledger {
     pub(super) fn new(nodes: usize) -> Arc<Self> {
-        let entries = Entries {
+        let entries = Mutex::new(Entries {
+            leases: HashMap::new(),
             owed: vec![BTreeMap::new(); nodes],
-            ..Entries::default()
-        };
-        let entries = Mutex::new(entries);
-        Arc::new(Self { nodes, entries })
+            last: 0,
+            sweep_at: 0,
+        });
+        Arc::new(Self { entries })
     }
 
     /// Records that the lease is wanted and expires at `until` at the latest.
@@ -180,19 +170,12 @@ impl Ledger {
         if entries.leases.len() >= entries.sweep_at {
             entries.sweep();
         }
-        let Entries { leases, owed, .. } = &mut *entries;
-        let entry = leases.entry((key.clone(), lease)).or_insert_with(|| Entry {
-            until,
-            unwanted: false,
-            nodes: vec![NodeState::Out; self.nodes],
-        });
+        let entry = entries.entry(&(key.clone(), lease), until, NodeState::Out);
         entry.until = entry.until.max(until);
         entry.unwanted = false;
-        for (state, owed) in entry.nodes.iter_mut().zip(owed) {
-            if let NodeState::Owed(nth) = *state {
-                owed.remove(&nth);
-                *state = NodeState::In;
-            }
+        let states = entry.nodes.clone();
+        for ((nth, _), owed) in states.iter().zip(&mut entries.owed) {
+            owed.remove(nth);
         }
     }
 
@@ -213,12 +196,10 @@ impl Ledger {
     ) -> Option<Claim> {
         let name = (key.clone(), lease);
         let mut entries = self.entries.lock();
-        let before = match entries.leases.get(&name)?.nodes[node] {
-            NodeState::Claimed { .. } => return None,
-            NodeState::Out => NodeState::Out,
-            NodeState::In | NodeState::Owed(_) => NodeState::In,
-        };
-        Some(entries.claim(self, node, &name, before, Instant::now()))
+        match entries.leases.get(&name)?.nodes[node] {
+            (_, NodeState::Claimed { .. }) => None,
+            (_, before) => Some(entries.claim(self, node, &name, before, Instant::now())),
+        }
     }
 
     /// Records that the lease is not wanted any more. Returns the claims that release it, and the number of
@@ -226,23 +207,18 @@ impl Ledger {
     pub(super) fn disown(self: &Arc<Self>, key: &LockKey, lease: LeaseId) -> (Vec<Claim>, usize) {
         let name = (key.clone(), lease);
         let (mut entries, now) = (self.entries.lock(), Instant::now());
-        let entry = entries.leases.entry(name.clone());
-        let entry = entry.or_insert_with(|| Entry {
-            until: now + UNKNOWN_LEASE,
-            unwanted: true,
-            nodes: vec![NodeState::In; self.nodes],
-        });
+        let entry = entries.entry(&name, now + UNKNOWN_LEASE, NodeState::In);
         entry.unwanted = true;
-        let states: SmallVec<[_; 5]> = entry.nodes.iter().copied().collect();
+        let states = entry.nodes.clone();
         let (mut claims, mut out) = (Vec::new(), 0);
-        for (node, state) in states.into_iter().enumerate() {
+        for (node, (_, state)) in states.into_iter().enumerate() {
             match state {
                 NodeState::Out => out += 1,
                 NodeState::Claimed { since, .. } if now - since < STALLED => {}
                 _ => claims.push(entries.claim(self, node, &name, NodeState::In, now)),
             }
         }
-        if out == self.nodes {
+        if out == entries.owed.len() {
             entries.leases.remove(&name);
         }
         (claims, out)
@@ -251,20 +227,19 @@ impl Ledger {
     /// Returns claims that release leases which the node owes, at most so many.
     pub(super) fn owed(self: &Arc<Self>, node: usize, most: usize) -> Vec<Claim> {
         let (mut entries, now) = (self.entries.lock(), Instant::now());
-        let names = entries.owed(node, most, now).into_iter();
-        let claims = names.map(|name| entries.claim(self, node, &name, NodeState::In, now));
+        entries.expire(node, now);
+        let names: Vec<_> = entries.owed[node].values().take(most).cloned().collect();
+        let claims = names
+            .iter()
+            .map(|name| entries.claim(self, node, name, NodeState::In, now));
         claims.collect()
     }
 
-    pub(super) fn owes_nothing(&self, node: usize) -> bool {
-        self.entries.lock().owed(node, 1, Instant::now()).is_empty()
-    }
-
-    /// Returns `true` if the node owes so many releases that it receives no votes.
-    pub(super) fn is_full(&self, node: usize) -> bool {
+    /// Returns the number of releases that the node owes.
+    pub(super) fn owes(&self, node: usize) -> usize {
         let mut entries = self.entries.lock();
         entries.expire(node, Instant::now());
-        entries.owed[node].len() >= FULL
+        entries.owed[node].len()
     }
 
     /// Returns `true` if no node can hold a lease that is not wanted any more.
@@ -279,62 +254,45 @@ impl Ledger {
 #[derive(Debug)]
 pub(super) struct Claim {
     ledger: Arc<Ledger>,
-    node: usize,
-    name: KeyLease,
+    pub(super) node: usize,
+    pub(super) name: KeyLease,
     nth: u64,
-    /// The state of the node before the claim, and after it.
     before: NodeState,
-    then: NodeState,
 }
 
 impl Claim {
-    pub(super) fn node(&self) -> usize {
-        self.node
-    }
-
-    pub(super) fn name(&self) -> &KeyLease {
-        &self.name
-    }
-
     /// Records that the lease may be at the node until `until`. Returns `true` if its release is owed.
     pub(super) fn granted(self, until: Instant) -> bool {
         let mut entries = self.ledger.entries.lock();
         // A release that took over the claim may have removed the entry.
-        let entry = entries.leases.entry(self.name.clone());
-        let entry = entry.or_insert_with(|| Entry {
-            until,
-            unwanted: true,
-            nodes: vec![NodeState::Out; self.ledger.nodes],
-        });
+        let entry = entries.entry(&self.name, until, NodeState::Out);
         entry.until = entry.until.max(until);
         // Another claim may have the node now. Its reply may be older than this effect.
         entries.set(self.node, &self.name, NodeState::In)
     }
 
     /// Records that the command did not and will not take effect. Returns `true` if a release is owed from before.
-    pub(super) fn unchanged(mut self) -> bool {
-        self.then = self.before;
-        self.end()
+    pub(super) fn unchanged(self) -> bool {
+        self.end(self.before)
     }
 
     /// Records that the lease is not and will not be at the node.
-    pub(super) fn out(mut self) {
-        self.then = NodeState::Out;
+    pub(super) fn out(self) {
+        self.end(NodeState::Out);
     }
 
     /// Sets the state of the node if it still has this claim.
-    fn end(&mut self) -> bool {
+    fn end(&self, state: NodeState) -> bool {
         let mut entries = self.ledger.entries.lock();
         let entry = entries.leases.get(&self.name);
-        let state = entry.map(|entry| entry.nodes[self.node]);
-        matches!(state, Some(NodeState::Claimed { nth, .. }) if nth == self.nth)
-            && entries.set(self.node, &self.name, self.then)
+        entry.is_some_and(|entry| entry.nodes[self.node].0 == self.nth)
+            && entries.set(self.node, &self.name, state)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.end();
+        self.end(NodeState::In);
     }
 }
 

@@ -8,12 +8,15 @@
 //! confirmed these releases or never granted the leases, or the engine repeats them. What is left at a minority delays no
 //! acquire, and expires.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::inner::Inner;
+use super::ledger::FULL;
 use crate::jitter::jittered;
 use crate::task::{Runtime, RuntimeId, Timer};
 
@@ -26,14 +29,8 @@ const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// The time from its start for which the task keeps the backend, which may have been dropped.
 const KEPT: Duration = Duration::from_secs(2);
 
-/// A task that repeats the releases which a node owes.
-#[derive(Debug)]
-pub(super) struct Repeating {
-    node: usize,
-    runtime: RuntimeId,
-    /// The task owns it, which may end or be dropped by its runtime.
-    alive: Weak<()>,
-}
+/// The tasks that repeat releases, by node and runtime. Each owns a value, which also ends if its runtime drops it.
+pub(super) type Repeating = HashMap<(usize, RuntimeId), Weak<()>>;
 
 impl Inner {
     /// Repeats the releases that a node owes until each is confirmed or its lease must have expired, or for at most
@@ -43,29 +40,19 @@ impl Inner {
             return;
         };
         let alive = Arc::new(());
-        let repeating = Repeating {
-            node,
-            runtime: runtime.id(),
-            alive: Arc::downgrade(&alive),
-        };
-        {
-            let mut all = self.repeating.lock();
-            all.retain(|it| it.alive.strong_count() > 0);
-            if all
-                .iter()
-                .any(|it| it.node == node && it.runtime == repeating.runtime)
-            {
-                return;
-            }
-            all.push(repeating);
+        let mut repeating = self.repeating.lock();
+        repeating.retain(|_, alive| alive.strong_count() > 0);
+        if let Entry::Vacant(task) = repeating.entry((node, runtime.id())) {
+            task.insert(Arc::downgrade(&alive));
+            drop(repeating);
+            runtime.spawn(repeat(Arc::clone(self), node, alive));
         }
-        runtime.spawn(repeat(Arc::clone(self), node, alive));
     }
 
     /// Returns `true` if a node owes so many releases that it receives no votes. A task repeats them, or it would receive
     /// none again.
     pub(super) fn is_behind(self: &Arc<Self>, node: usize) -> bool {
-        let is_behind = self.ledger.is_full(node);
+        let is_behind = self.ledger.owes(node) >= FULL;
         if is_behind {
             self.repeat_releases(node);
         }
@@ -108,7 +95,7 @@ async fn repeat(inner: Arc<Inner>, node: usize, alive: Arc<()>) {
         }
         // Under the lock of the check, so that a release which fails later starts another task.
         let _repeating = inner.repeating.lock();
-        if inner.ledger.owes_nothing(node) {
+        if inner.ledger.owes(node) == 0 {
             return drop(alive);
         }
     }

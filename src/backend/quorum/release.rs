@@ -40,7 +40,7 @@ impl Inner {
         for (index, Release { key, lease }) in leases.iter().enumerate() {
             let (claims, out) = self.ledger.disown(key, *lease);
             for claim in claims {
-                batches[claim.node()].push((index, claim));
+                batches[claim.node].push((index, claim));
             }
             tallies.push(Tally {
                 not_held: out,
@@ -63,7 +63,7 @@ impl Inner {
         batch: Vec<(usize, Claim)>,
     ) -> BoxFuture<Answers> {
         let leases = batch.iter().map(|(_, claim)| {
-            let (key, lease) = claim.name();
+            let (key, lease) = &claim.name;
             Release::new(key.clone(), *lease)
         });
         let command = Arc::clone(&self.nodes[node]).release(leases.collect());
