@@ -17,11 +17,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::election::{Election, Standing};
-use super::fault;
+use super::fault::Cause;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::node::Fence;
-use crate::backend::{AcquireRequest, Acquired, BackendError, LATE, Release};
+use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, LATE, Release};
 use crate::jitter::up_to;
 use crate::task::Timer;
 
@@ -55,8 +55,8 @@ impl Candidacy {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
             if self.inner.is_behind(node) {
-                let behind = Err(fault::behind());
-                self.election.cast(node, behind, began);
+                let behind = BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind);
+                self.election.cast(node, Err(behind), began);
             } else {
                 self.ask(node, Fence::Propose(proposal));
             }
@@ -78,7 +78,13 @@ impl Candidacy {
             }
             None => match (self.concede(began).await, duplicate) {
                 (Err(unknown), _) if unknown.may_have_taken_effect() => Err(unknown),
-                (_, Some(nodes)) => Err(fault::duplicate(nodes)),
+                (_, Some(nodes)) => {
+                    let cause = Cause::SameServer(nodes);
+                    Err(BackendError::refused(
+                        BackendErrorKind::Misconfigured,
+                        cause,
+                    ))
+                }
                 (conceded, None) => conceded,
             },
         }
@@ -102,7 +108,7 @@ impl Candidacy {
         let claim = (self.inner.ledger).claim(node, &request.key, request.lease);
         let Some(claim) = claim else {
             // The vote of an earlier attempt under this lease is still in flight.
-            let engaged = Err(fault::engaged());
+            let engaged = Err(BackendError::unknown(Cause::Engaged));
             return self.election.cast(node, engaged, Instant::now());
         };
         self.election.reopen(node);

@@ -3,9 +3,11 @@
 use crate::backend::{BackendError, BackendErrorKind};
 
 #[derive(Debug, thiserror::Error)]
-enum Cause {
+pub(super) enum Cause {
+    /// Nothing was sent to the node, because a command is in flight.
     #[error("node is busy with an earlier command for this lease")]
     Engaged,
+    /// Nothing was sent to the node, because it owes too many releases.
     #[error("node has not confirmed earlier releases")]
     Behind,
     #[error("{}", same_server(.0))]
@@ -27,21 +29,6 @@ pub(super) fn same_server((first, second): &(usize, usize)) -> String {
         first + 1,
         second + 1,
     )
-}
-
-/// Creates the error of two nodes that are one server.
-pub(super) fn duplicate(nodes: (usize, usize)) -> BackendError {
-    BackendError::refused(BackendErrorKind::Misconfigured, Cause::SameServer(nodes))
-}
-
-/// Creates the error of a node to which nothing was sent, because a command is in flight.
-pub(super) fn engaged() -> BackendError {
-    BackendError::unknown(Cause::Engaged)
-}
-
-/// Creates the error of a node to which nothing was sent, because it owes the replies to too many releases.
-pub(super) fn behind() -> BackendError {
-    BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind)
 }
 
 /// Creates the error of too few outcomes. `silent`: the number of nodes without a reply. `unsettled`: a lease may
@@ -105,7 +92,7 @@ mod tests {
     #[test]
     fn unsettled_command_may_have_taken_effect() {
         for unsettled in [true, false] {
-            let error = no_majority(vec![engaged()], 0, 3, unsettled);
+            let error = no_majority(vec![BackendError::unknown(Cause::Engaged)], 0, 3, unsettled);
             assert_eq!(error.may_have_taken_effect(), unsettled);
         }
     }

@@ -12,27 +12,23 @@ use crate::task::Timer;
 /// Commands and their replies. The caller that awaits the replies polls the commands, so an operation whose
 /// nodes all reply needs no task.
 /// A task must poll the commands that are still in flight after the outcome.
-pub(super) struct Flight<T> {
-    in_flight: Vec<(usize, BoxFuture<T>)>,
-}
+pub(super) struct Flight<T>(Vec<(usize, BoxFuture<T>)>);
 
 /// The replies of nodes that arrived together.
 type Answers<T> = SmallVec<[(usize, T); 5]>;
 
 impl<T> Flight<T> {
     pub(super) fn new() -> Self {
-        Self {
-            in_flight: Vec::new(),
-        }
+        Self(Vec::new())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.in_flight.is_empty()
+        self.0.is_empty()
     }
 
     /// Adds the command of a node, which is sent at the next poll.
     pub(super) fn push(&mut self, node: usize, command: BoxFuture<T>) {
-        self.in_flight.push((node, command));
+        self.0.push((node, command));
     }
 
     /// Returns the next replies, or none when all nodes have replied.
@@ -44,13 +40,13 @@ impl<T> Flight<T> {
         poll_fn(|context| {
             let mut answers = Answers::new();
             // All commands are polled, so an immediate reply does not delay the commands to the other nodes.
-            self.in_flight.retain_mut(|(node, command)| {
+            self.0.retain_mut(|(node, command)| {
                 let answer = command.as_mut().poll(context);
                 answer
                     .map(|answer| answers.push((*node, answer)))
                     .is_pending()
             });
-            match answers.is_empty() && !self.in_flight.is_empty() {
+            match answers.is_empty() && !self.0.is_empty() {
                 true => Poll::Pending,
                 false => Poll::Ready(answers),
             }

@@ -32,7 +32,10 @@ impl Inner {
             repeating: Mutex::default(),
             nodes,
             node_timeout,
-            proposals: Proposals::new(clock),
+            proposals: Proposals {
+                clock,
+                largest: AtomicU64::new(0),
+            },
         })
     }
 
@@ -70,11 +73,6 @@ pub(super) struct Proposals {
 }
 
 impl Proposals {
-    pub(super) fn new(clock: fn() -> u64) -> Self {
-        let largest = AtomicU64::new(0);
-        Self { clock, largest }
-    }
-
     /// Larger than all counters that this process proposed or saw.
     pub(super) fn next(&self) -> u64 {
         let now = (self.clock)();
@@ -103,7 +101,8 @@ mod tests {
 
     #[test]
     fn proposals_exceed_clock_and_seen_counters() {
-        let proposals = Proposals::new(|| 100);
+        let (clock, largest) = (|| 100, AtomicU64::new(0));
+        let proposals = Proposals { clock, largest };
         assert_eq!([(); 3].map(|()| proposals.next()), [100, 101, 102]);
         proposals.heard(500);
         proposals.heard(200);
