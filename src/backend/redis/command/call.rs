@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::error::{CommandError, concerns_all_keys};
-use super::names::{Lease, Named, Names, RedisName, millis};
+use super::names::{Named, Names, RedisName, millis};
 use super::reply::{self, Outcomes, acquired, each, list, renewed};
 use super::script::{Script, Scripts};
 use super::send::call_with;
@@ -132,10 +132,13 @@ impl Calls {
         let (body, fence) = (at.body(), at.fence());
         let quarantine = period.map(|_| at.quarantine());
         let more = usize::from(period.is_some());
-        let size = body.len() + 2 * fence.len() + Lease::MAX_LEN + 2 * OVERHEAD;
+        let size = body.len() + 2 * fence.len() + Named::MAX_LEN + 2 * OVERHEAD;
         let mut command = script.evalsha(2 + more, 2 + more, size);
         command.arg(body).arg(fence).arg(quarantine);
-        command.arg(Lease(lease)).arg(millis(ttl)).arg(period);
+        command
+            .arg(Named::exclusive(lease))
+            .arg(millis(ttl))
+            .arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
         let request = script.acquire(&command, 1, Undo::new(&release, ttl));
         let outcome = call_with(script, at.route, &request).await;
@@ -177,7 +180,7 @@ impl Calls {
         let size = 2 * body.len() + 4 * agreed.len() + at.channel().len();
         let more = usize::from(period.is_some());
         let args = 7 + more;
-        let mut command = script.evalsha(3 + 2 * more, args, size + Lease::MAX_LEN + 4 * OVERHEAD);
+        let mut command = script.evalsha(3 + 2 * more, args, size + Named::MAX_LEN + 4 * OVERHEAD);
         command.arg(body).arg(queue).arg(agreed);
         if period.is_some() {
             // The counter that shows a loss of data is not the one that the nodes agree on.
@@ -231,9 +234,11 @@ impl Calls {
         let script = &scripts.acquire_all;
         let fence = names.fence(route.slot());
         let bodies = std::iter::once(fence).chain(acquires.iter().map(|it| names.body(&it.key)));
-        let mut command = script.batch(bodies, Lease::MAX_LEN + OVERHEAD);
+        let mut command = script.batch(bodies, Named::MAX_LEN + OVERHEAD);
         for acquire in acquires {
-            command.arg(Lease(acquire.lease)).arg(millis(acquire.ttl));
+            command
+                .arg(Named::exclusive(acquire.lease))
+                .arg(millis(acquire.ttl));
         }
         self.acquire_by(script, route, &command, acquires).await
     }
@@ -278,9 +283,11 @@ impl Calls {
     ) -> Outcomes<Renewed> {
         let script = &self.scripts.renew;
         let bodies = renewals.iter().map(|renewal| self.names.body(&renewal.key));
-        let mut command = script.batch(bodies, Lease::MAX_LEN + OVERHEAD);
+        let mut command = script.batch(bodies, Named::MAX_LEN + OVERHEAD);
         for renewal in renewals {
-            command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
+            command
+                .arg(Named::exclusive(renewal.lease))
+                .arg(millis(renewal.ttl));
         }
         let request = script.request(&command, renewals.len());
         let reply = call_with(script, route, &request).await?;

@@ -1,10 +1,10 @@
 //! The names of locks in Redis.
 
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
 use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
+use smallvec::SmallVec;
 use uuid::fmt::Hyphenated;
 
 use super::slot::{fence_of, slot_of};
@@ -17,6 +17,9 @@ const FENCE: &str = "{fencing-token}%";
 const MAX_PREFIX_LEN: usize = 256;
 /// A hundred years. Redis may reject more as an overflow.
 const MAX_TTL_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+/// The length of most names.
+const SHORT: usize = 128;
 
 /// The suffix of the channel that only processes of this crate subscribe to, so that the others can be counted.
 pub(crate) const OURS: &str = "%w";
@@ -133,51 +136,29 @@ impl RedisName<'_> {
     }
 }
 
-impl RedisName<'_> {
-    /// The length of most names.
-    const SHORT: usize = 128;
-
-    fn write_pieces<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let mut writer = out.writer_for_next_arg();
-        for piece in self.0 {
-            // Writes into memory, which cannot fail.
-            drop(writer.write_all(piece.as_bytes()));
-        }
-    }
-}
-
 impl ToRedisArgs for RedisName<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         // One argument in one write takes a third of the time of one write per piece.
-        let (mut text, mut len) = ([0; Self::SHORT], 0);
-        for piece in &self.0 {
-            // Most names have few pieces.
-            if piece.is_empty() {
-                continue;
-            }
-            let end = len + piece.len();
-            let Some(place) = text.get_mut(len..end) else {
-                return self.write_pieces(out);
-            };
-            place.copy_from_slice(piece.as_bytes());
-            len = end;
+        let mut text = SmallVec::<[u8; SHORT]>::new();
+        for piece in self.0 {
+            text.extend_from_slice(piece.as_bytes());
         }
-        out.write_arg(&text[..len]);
+        out.write_arg(&text);
     }
-}
-
-/// A lease id as an argument.
-pub(crate) struct Lease(pub(crate) LeaseId);
-
-impl Lease {
-    /// A UUID, a colon and the digits of a `u64`.
-    pub(crate) const MAX_LEN: usize = Hyphenated::LENGTH + 1 + 20;
 }
 
 /// The name of a lease in its mode as an argument: for one of several that can hold a lock, a letter before its id.
 pub(crate) struct Named(pub(crate) Mode, pub(crate) LeaseId);
 
 impl Named {
+    /// A letter, a UUID, a colon and the digits of a `u64`.
+    pub(crate) const MAX_LEN: usize = 1 + Hyphenated::LENGTH + 1 + 20;
+
+    /// Returns the name of an exclusive lease, which is its id.
+    pub(crate) fn exclusive(lease: LeaseId) -> Self {
+        Self(Mode::Exclusive, lease)
+    }
+
     /// Returns what the name begins with. An id begins with a hexadecimal digit.
     fn letter(&self) -> Option<u8> {
         match self.0 {
@@ -188,35 +169,20 @@ impl Named {
     }
 }
 
-impl Lease {
-    /// Writes the text of `Display` in a third of the time. Returns its length.
-    fn write(&self, text: &mut [u8]) -> usize {
-        self.0.manager.hyphenated().encode_lower(text);
-        text[Hyphenated::LENGTH] = b':';
-        let mut digits = itoa::Buffer::new();
-        let digits = digits.format(self.0.number).as_bytes();
-        let end = Hyphenated::LENGTH + 1 + digits.len();
-        text[Hyphenated::LENGTH + 1..end].copy_from_slice(digits);
-        end
-    }
-}
-
-impl ToRedisArgs for Lease {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let mut text = [0; Self::MAX_LEN];
-        let end = self.write(&mut text);
-        out.write_arg(&text[..end]);
-    }
-}
-
 impl ToRedisArgs for Named {
+    /// Writes the text of `Display` in a third of the time.
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let Some(letter) = self.letter() else {
-            return Lease(self.1).write_redis_args(out);
-        };
-        let mut text = [letter; Lease::MAX_LEN + 1];
-        let end = Lease(self.1).write(&mut text[1..]);
-        out.write_arg(&text[..=end]);
+        let letter = self.letter();
+        let mut text = [letter.unwrap_or_default(); Self::MAX_LEN];
+        let start = usize::from(letter.is_some());
+        self.1.manager.hyphenated().encode_lower(&mut text[start..]);
+        let colon = start + Hyphenated::LENGTH;
+        text[colon] = b':';
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(self.1.number).as_bytes();
+        let end = colon + 1 + digits.len();
+        text[colon + 1..end].copy_from_slice(digits);
+        out.write_arg(&text[..end]);
     }
 }
 
@@ -344,7 +310,7 @@ mod tests {
         let manager = "4f2a6c1e-6d1f-4a6e-9a55-0a3c5a3d7f10".parse().unwrap();
         for number in [0, 12, u64::MAX] {
             let lease = LeaseId::new(manager, number);
-            let written = Lease(lease).to_redis_args();
+            let written = Named::exclusive(lease).to_redis_args();
             assert_eq!(written, [lease.to_string().into_bytes()]);
         }
     }

@@ -26,7 +26,7 @@ use redis::{Cmd, Value};
 
 use super::call::{Calls, KeyRoute};
 use super::error::{Cause, CommandError, unavailable, unexpected};
-use super::names::{Lease, Named, millis};
+use super::names::{Named, millis};
 use super::reply::{acquired, remaining, spread};
 use super::script::Script;
 use super::send::{call, call_with};
@@ -136,7 +136,10 @@ impl Calls {
     ) -> Result<Value, CommandError> {
         let script = &self.scripts.acquire_body;
         let mut command = script.evalsha(1, 2, 256);
-        command.arg(at.body()).arg(Lease(lease)).arg(millis(ttl));
+        command
+            .arg(at.body())
+            .arg(Named::exclusive(lease))
+            .arg(millis(ttl));
         self.alone(script, &command, at, lease, ttl).await
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use redis::Cmd;
 
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
-use super::names::{Lease, Named, RedisName, millis};
+use super::names::{Named, RedisName, millis};
 use super::reply::{Outcomes, each, list, renewed, spread};
 use super::send::call_with;
 use crate::backend::redis::connection::Undo;
@@ -92,7 +92,7 @@ impl Calls {
         let bodies = acquires.iter().map(|it| names.body(&it.key));
         let len: usize = bodies.clone().map(RedisName::len).sum();
         // The body is a part of the other names.
-        let size = 3 * len + 2 * fence.len() + count * (Lease::MAX_LEN + 8 * OVERHEAD);
+        let size = 3 * len + 2 * fence.len() + count * (Named::MAX_LEN + 8 * OVERHEAD);
         let mut command = scripts.share.evalsha(keys, 4 * count + 2, size);
         for body in bodies {
             command.arg(body);
@@ -171,7 +171,7 @@ impl Calls {
         let queued = renewals.iter().filter(|_| with_queues);
         let keys = bodies.chain(queued.map(|it| names.queue(&it.key)));
         let channels = renewals.iter().map(|it| names.channel(&it.key).len());
-        let extra = Lease::MAX_LEN + OVERHEAD + channels.max().unwrap_or(0);
+        let extra = Named::MAX_LEN + OVERHEAD + channels.max().unwrap_or(0);
         let mut command = script.batch(keys, extra);
         command.arg(self.blind(route).unwrap_or(0));
         for renewal in renewals {

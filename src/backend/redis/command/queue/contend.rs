@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
 use crate::backend::redis::command::error::{CommandError, is_denial, is_out_of_memory};
-use crate::backend::redis::command::names::{Lease, Named, millis};
+use crate::backend::redis::command::names::{Named, millis};
 use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
 use crate::backend::redis::connection::Undo;
@@ -37,7 +37,7 @@ impl Calls {
         let more = usize::from(period.is_some());
         let size = body.len() + queue.len() + 2 * fence.len() + at.channel().len();
         let args = 5 + more + usize::from(limit.is_some());
-        let mut command = script.evalsha(3 + more, args, size + Lease::MAX_LEN + 4 * OVERHEAD);
+        let mut command = script.evalsha(3 + more, args, size + Named::MAX_LEN + 4 * OVERHEAD);
         command.arg(body).arg(queue).arg(fence).arg(quarantine);
         command.arg(Named(mode, lease));
         command.arg(millis(ttl)).arg(at.channel());

@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::{Cause, unavailable, unexpected};
-use crate::backend::redis::command::names::{Lease, millis};
+use crate::backend::redis::command::names::{Named, millis};
 use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, Downgraded, Renewal};
 
@@ -21,7 +21,9 @@ impl Calls {
         let queue = self.queue_of(at);
         let mut command = script.evalsha(2 + usize::from(queue.is_some()), 4, 640);
         command.arg(at.body()).arg(at.fence()).arg(queue);
-        command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
+        command
+            .arg(Named::exclusive(renewal.lease))
+            .arg(millis(renewal.ttl));
         command.arg(at.channel());
         command.arg(self.blind(at.route).unwrap_or(0));
         match call(script, at.route, &command).await {
@@ -48,7 +50,9 @@ impl Calls {
         let script = &self.scripts.downgrade_body;
         let mut command = script.evalsha(1, 4, 320);
         command.arg(at.body());
-        command.arg(Lease(renewal.lease)).arg(millis(renewal.ttl));
+        command
+            .arg(Named::exclusive(renewal.lease))
+            .arg(millis(renewal.ttl));
         command.arg(at.channel()).arg(0);
         let reply = call(script, at.route, &command).await?;
         Ok(match downgraded(&reply.value)? {

@@ -5,7 +5,7 @@ use redis::Value;
 use super::arguments::kind;
 use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::unexpected;
-use crate::backend::redis::command::names::{Lease, millis};
+use crate::backend::redis::command::names::{Named, millis};
 use crate::backend::redis::command::reply::released;
 use crate::backend::redis::command::send::call;
 use crate::backend::{BackendError, KeepRequest, Released, ReleasedOrKept};
@@ -28,11 +28,13 @@ impl Calls {
         let queue = self.queue_of(at);
         let mut command = script.evalsha(2 + usize::from(queue.is_some()), 8, 640);
         command.arg(at.body()).arg(at.fence()).arg(queue);
-        command.arg(Lease(request.lease)).arg(millis(request.ttl));
+        command
+            .arg(Named::exclusive(request.lease))
+            .arg(millis(request.ttl));
         command.arg(at.channel()).arg(own_subscribers);
         command.arg(request.counters);
         match request.next {
-            Some(next) => command.arg(Lease(next)),
+            Some(next) => command.arg(Named::exclusive(next)),
             None => command.arg(""),
         };
         command.arg(kind(request.listens));

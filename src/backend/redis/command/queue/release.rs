@@ -4,7 +4,7 @@ use redis::Cmd;
 
 use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, begin};
 use crate::backend::redis::command::error::CommandError;
-use crate::backend::redis::command::names::{Lease, RedisName};
+use crate::backend::redis::command::names::{Named, RedisName};
 use crate::backend::redis::command::reply::{Outcomes, releases};
 use crate::backend::redis::command::script::Script;
 use crate::backend::redis::command::send::{call, call_with};
@@ -84,7 +84,7 @@ impl Calls {
         let bodies = leases.iter().map(|it| names.body(&it.key));
         let len: usize = bodies.clone().map(RedisName::len).sum();
         // The body is a part of the other names.
-        let size = 3 * len + leases.len() * (Lease::MAX_LEN + 4 * OVERHEAD);
+        let size = 3 * len + leases.len() * (Named::MAX_LEN + 4 * OVERHEAD);
         let mut command = script.evalsha(keys, 2 * leases.len() + 1, size);
         for body in bodies {
             command.arg(body);
@@ -96,7 +96,7 @@ impl Calls {
         }
         for release in leases {
             command
-                .arg(Lease(release.lease))
+                .arg(Named::exclusive(release.lease))
                 .arg(names.channel(&release.key));
         }
         command
