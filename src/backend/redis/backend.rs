@@ -299,7 +299,7 @@ impl Backend for RedisBackend {
         let route = inner.topology.route(key)?;
         let at = inner.calls.at(&route, key);
         match holder {
-            Some(holder) => inner.calls.release_holder(at, holder).await,
+            Some(holder) => inner.calls.release_by_force(at, holder, true).await,
             None => inner.calls.force_release(at).await,
         }
     }

@@ -255,7 +255,8 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
         calls.release_or_keep(at, &keep, None).map_ok(drop).boxed(),
         calls.release_all(at.route, &releases).map(all).boxed(),
     ]);
-    trials.push(calls.release_holder(at, &holder).map_ok(drop).boxed());
+    let forced = calls.release_by_force(at, &holder, true);
+    trials.push(forced.map_ok(drop).boxed());
     if calls.are_queues_allowed() {
         trials.push(calls.contend(at, &contend).map_ok(drop).boxed());
         trials.push(calls.leave_all(at.route, &releases).map(all).boxed());

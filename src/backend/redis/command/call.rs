@@ -11,7 +11,7 @@ use super::reply::{self, Outcomes, acquired, each, list, renewed};
 use super::script::{Script, Scripts};
 use super::send::call_with;
 use crate::LockKey;
-use crate::backend::redis::connection::{CommandReply, Outage, Undo};
+use crate::backend::redis::connection::{CommandReply, Outage};
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Mode, Release,
@@ -63,8 +63,10 @@ impl<'a> KeyRoute<'a> {
         }
     }
 
-    pub(super) fn quarantine(self) -> RedisName<'a> {
-        self.names.quarantine(self.route.slot())
+    /// Returns the key of the quarantine, if there is one.
+    pub(super) fn quarantine(self) -> Option<RedisName<'a>> {
+        let slot = self.route.slot();
+        self.period.map(|_| self.names.quarantine(slot))
     }
 
     /// Returns the same for a self-test, which continues in a quarantine.
@@ -130,17 +132,16 @@ impl Calls {
         let period = at.period;
         let script = &self.scripts.acquire;
         let (body, fence) = (at.body(), at.fence());
-        let quarantine = period.map(|_| at.quarantine());
         let more = usize::from(period.is_some());
         let size = body.len() + 2 * fence.len() + Named::MAX_LEN + 2 * OVERHEAD;
         let mut command = script.evalsha(2 + more, 2 + more, size);
-        command.arg(body).arg(fence).arg(quarantine);
+        command.arg(body).arg(fence).arg(at.quarantine());
         command
             .arg(Named::exclusive(lease))
             .arg(millis(ttl))
             .arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let request = script.acquire(&command, 1, Undo::new(&release, ttl));
+        let request = script.acquire(&command, 1, &release, ttl);
         let outcome = call_with(script, at.route, &request).await;
         if let Err(error @ CommandError::Scattered(_)) = &outcome {
             if let Some(route) = &at.sharded_by(error) {
@@ -182,16 +183,14 @@ impl Calls {
         let args = 7 + more;
         let mut command = script.evalsha(3 + 2 * more, args, size + Named::MAX_LEN + 4 * OVERHEAD);
         command.arg(body).arg(queue).arg(agreed);
-        if period.is_some() {
-            // The counter that shows a loss of data is not the one that the nodes agree on.
-            command.arg(at.fence()).arg(at.quarantine());
-        }
+        // The counter that shows a loss of data is not the one that the nodes agree on.
+        command.arg(period.map(|_| at.fence())).arg(at.quarantine());
         command.arg(self.blind(at.route).unwrap_or(0));
         command.arg(Named(mode, lease)).arg(millis(ttl));
         command.arg(at.channel()).arg(intent.map_or(0, millis));
         command.arg(counter).arg(confirmed).arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let sent = script.acquire(&command, 1, Undo::new(&release, ttl));
+        let sent = script.acquire(&command, 1, &release, ttl);
         let outcome = call_with(script, at.route, &sent).await;
         if let Err(error) = &outcome
             && let Some(route) = &at.sharded_by(error)
@@ -260,8 +259,8 @@ impl Calls {
             self.undo(&self.scripts.release, route, &leases)
         };
         let longest = acquires.iter().map(|it| it.ttl).max();
-        let undo = Undo::new(&release, longest.unwrap_or_default());
-        let request = script.acquire(command, acquires.len(), undo);
+        let limit = longest.unwrap_or_default();
+        let request = script.acquire(command, acquires.len(), &release, limit);
         let outcome = call_with(script, route, &request).await;
         if let Err(error @ CommandError::Refused(cause)) = &outcome
             && !error.may_spare_keys()

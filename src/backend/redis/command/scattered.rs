@@ -30,7 +30,7 @@ use super::names::{Named, millis};
 use super::reply::{acquired, remaining, spread};
 use super::script::Script;
 use super::send::{call, call_with};
-use crate::backend::redis::connection::{Request, Resend::Repeatable, Undo};
+use crate::backend::redis::connection::{Request, Resend::Repeatable};
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, LeaseId, Mode, Release, Released,
     ReleasedOrKept,
@@ -44,7 +44,11 @@ impl Calls {
         lease: LeaseId,
         ttl: Duration,
     ) -> Result<Acquired, BackendError> {
-        let reply = self.acquire_body(at, lease, ttl).await?;
+        let script = &self.scripts.acquire_body;
+        let mut command = script.evalsha(1, 2, 256);
+        command.arg(at.body());
+        command.arg(Named::exclusive(lease)).arg(millis(ttl));
+        let reply = self.alone(script, &command, at, lease, ttl).await?;
         self.numbered(reply, at, lease).await
     }
 
@@ -128,21 +132,6 @@ impl Calls {
         }
     }
 
-    async fn acquire_body(
-        &self,
-        at: KeyRoute<'_>,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Value, CommandError> {
-        let script = &self.scripts.acquire_body;
-        let mut command = script.evalsha(1, 2, 256);
-        command
-            .arg(at.body())
-            .arg(Named::exclusive(lease))
-            .arg(millis(ttl));
-        self.alone(script, &command, at, lease, ttl).await
-    }
-
     /// Calls a script that acquires a body alone.
     async fn alone(
         &self,
@@ -156,7 +145,7 @@ impl Calls {
             let release = Release::new(at.key.clone(), lease);
             vec![self.undo_alone(&[&release])]
         };
-        let request = script.acquire(command, 1, Undo::new(&release, ttl));
+        let request = script.acquire(command, 1, &release, ttl);
         let reply = call_with(script, at.route, &request).await?;
         Ok(reply.value)
     }

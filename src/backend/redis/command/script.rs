@@ -54,10 +54,11 @@ impl Script {
         &self,
         command: &'a Cmd,
         locks: usize,
-        undo: Undo<'a>,
+        commands: &'a (dyn Fn() -> Vec<Cmd> + Send + Sync),
+        limit: Duration,
     ) -> Request<'a> {
         Request {
-            undo: Some(undo),
+            undo: Some(Undo { commands, limit }),
             ..self.request(command, locks)
         }
     }

@@ -8,7 +8,6 @@ use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
 use super::names::{Named, RedisName, millis};
 use super::reply::{Outcomes, each, list, renewed, spread};
 use super::send::call_with;
-use crate::backend::redis::connection::Undo;
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Mode, Renewal, Renewed};
 
@@ -45,11 +44,10 @@ impl Calls {
     ) -> Result<Acquired, BackendError> {
         let AcquireRequest { lease, ttl, .. } = *request;
         let (script, period) = (&self.scripts.share, at.period);
-        let quarantine = period.map(|_| at.quarantine());
-        let mut command = self.sharing(at.route, std::slice::from_ref(request), quarantine);
+        let mut command = self.sharing(at.route, std::slice::from_ref(request), at.quarantine());
         command.arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
-        let call = script.acquire(&command, 1, Undo::new(&release, ttl));
+        let call = script.acquire(&command, 1, &release, ttl);
         let shared = call_with(script, at.route, &call).await;
         match shared {
             // The queue is at another node while a slot moves, or denied.

@@ -55,12 +55,6 @@ pub(crate) struct Undo<'a> {
     pub(crate) limit: Duration,
 }
 
-impl<'a> Undo<'a> {
-    pub(crate) fn new(commands: &'a (dyn Fn() -> Vec<Cmd> + Send + Sync), limit: Duration) -> Self {
-        Self { commands, limit }
-    }
-}
-
 /// Sends the commands of an undo, each only if the server rejects the one before: one of its keys may be denied, or
 /// at another node.
 pub(super) async fn undo<'a, F>(

@@ -4,12 +4,11 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use super::arguments::kind;
-use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note};
-use crate::backend::redis::command::error::{CommandError, is_denial, is_out_of_memory};
+use crate::backend::redis::command::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
+use crate::backend::redis::command::error::{is_denial, is_out_of_memory};
 use crate::backend::redis::command::names::{Named, millis};
 use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
-use crate::backend::redis::connection::Undo;
 use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, Contended, Mode};
 
 impl Calls {
@@ -33,19 +32,18 @@ impl Calls {
         } = *request;
         let (script, period) = (&self.scripts.contend, at.period);
         let (body, queue, fence) = (at.body(), at.queue(), at.fence());
-        let quarantine = period.map(|_| at.quarantine());
         let more = usize::from(period.is_some());
         let size = body.len() + queue.len() + 2 * fence.len() + at.channel().len();
         let args = 5 + more + usize::from(limit.is_some());
         let mut command = script.evalsha(3 + more, args, size + Named::MAX_LEN + 4 * OVERHEAD);
-        command.arg(body).arg(queue).arg(fence).arg(quarantine);
+        command.arg(body).arg(queue).arg(fence).arg(at.quarantine());
         command.arg(Named(mode, lease));
         command.arg(millis(ttl)).arg(at.channel());
         command.arg(kind(listens));
         command.arg(self.blind(at.route).unwrap_or(0));
         command.arg(limit.map(NonZeroU16::get)).arg(period);
         let leave = || self.undo_one(&self.scripts.leave, at, lease);
-        let call = script.acquire(&command, 1, Undo::new(&leave, ttl));
+        let call = script.acquire(&command, 1, &leave, ttl);
         match call_with(script, at.route, &call).await {
             Err(error) if error.excludes_queue() => {
                 if let Some(route) = &at.sharded_by(&error) {
@@ -61,12 +59,7 @@ impl Calls {
                 }
                 acquired.map(Contended::of)
             }
-            Err(error) => {
-                if let CommandError::Refused(error) = &error {
-                    note(at, Err(error));
-                }
-                Err(error.into())
-            }
+            Err(error) => outcome(at, Err(error)).map(Contended::of),
             Ok(reply) => {
                 let outcome = match rejected_place(&reply.value) {
                     Some((left, error)) => self.without_place(left, error),

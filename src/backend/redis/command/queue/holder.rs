@@ -45,17 +45,8 @@ impl Calls {
         Ok(ForceReleased::NotHeld)
     }
 
-    /// Releases the lock of `holder`, and of no other.
-    pub(crate) async fn release_holder(
-        &self,
-        at: KeyRoute<'_>,
-        holder: &str,
-    ) -> Result<ForceReleased, BackendError> {
-        self.release_by_force(at, holder, true).await
-    }
-
     /// Releases the lock that `holder` has. `alone`: not those of others that share it.
-    async fn release_by_force(
+    pub(crate) async fn release_by_force(
         &self,
         at: KeyRoute<'_>,
         holder: &str,

@@ -40,7 +40,7 @@ impl Calls {
         let past = route.node().unreleased.past();
         let outcomes = match (self.end_all(script, route, leases).await, leases) {
             (Err(error), [_]) if error.excludes_queue() => {
-                let command = self.ending_alone(leases);
+                let command = self.ending(script, None, leases);
                 // Boxed, so that the usual release does not contain it.
                 let reply = Box::pin(call(script, route, &command)).await?;
                 if error.is_denied() {
@@ -60,26 +60,17 @@ impl Calls {
         route: &Route,
         leases: &[&Release],
     ) -> Outcomes<Released> {
-        let command = self.ending(script, route, leases);
+        let command = self.ending(script, Some(route), leases);
         let request = script.request(&command, leases.len());
         let reply = call_with(script, route, &request).await?;
         ended(reply, leases)
     }
 
-    /// Returns a call of `release` or `leave`.
-    fn ending(&self, script: &Script, route: &Route, leases: &[&Release]) -> Cmd {
-        let mut command = self.ending_with(script, leases, self.are_queues_allowed());
-        command.arg(self.blind(route));
-        command
-    }
-
-    /// Returns a release without the queues, which may be at another node.
-    fn ending_alone(&self, leases: &[&Release]) -> Cmd {
-        self.ending_with(&self.scripts.release, leases, false)
-    }
-
-    fn ending_with(&self, script: &Script, leases: &[&Release], with_queues: bool) -> Cmd {
+    /// Returns a call of `release` or `leave`. Without the route of the queues, which may be at another node, it is a
+    /// release of the bodies alone.
+    fn ending(&self, script: &Script, queues: Option<&Route>, leases: &[&Release]) -> Cmd {
         let names = &self.names;
+        let with_queues = queues.is_some() && self.are_queues_allowed();
         let keys = (1 + usize::from(with_queues)) * leases.len();
         let bodies = leases.iter().map(|it| names.body(&it.key));
         let len: usize = bodies.clone().map(RedisName::len).sum();
@@ -99,13 +90,14 @@ impl Calls {
                 .arg(Named::exclusive(release.lease))
                 .arg(names.channel(&release.key));
         }
+        command.arg(queues.and_then(|route| self.blind(route)));
         command
     }
 
     /// Returns the call of `release` or `leave` that undoes an acquire, and a release without the queues for a
     /// server that rejects it. Both contain the source, because the server may not have the script.
     pub(crate) fn undo(&self, script: &Script, route: &Route, leases: &[&Release]) -> Vec<Cmd> {
-        let undo = script.eval(&self.ending(script, route, leases));
+        let undo = script.eval(&self.ending(script, Some(route), leases));
         vec![undo, self.undo_alone(leases)]
     }
 
@@ -118,7 +110,7 @@ impl Calls {
     /// Returns the release that undoes acquires of bodies alone.
     pub(crate) fn undo_alone(&self, leases: &[&Release]) -> Cmd {
         let script = &self.scripts.release;
-        script.eval(&self.ending_alone(leases))
+        script.eval(&self.ending(script, None, leases))
     }
 }
 
