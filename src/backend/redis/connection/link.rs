@@ -1,6 +1,5 @@
 //! One multiplexed connection, and whether it still answers.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,6 +8,7 @@ use redis::{Cmd, RedisError, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::address::Visit;
+use super::one_task::OneTask;
 use super::request::undo;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{CommandError, check, not_primary};
@@ -26,8 +26,7 @@ pub(crate) struct Link {
     misled: AtomicBool,
     /// A command timed out, and no reply arrived since.
     suspect: AtomicBool,
-    /// A probe is in flight.
-    probed: AtomicBool,
+    pub(super) probe: OneTask,
     /// The connection ended. Only RESP3 announces that.
     ended: Arc<AtomicBool>,
     /// Dropped after the connection, so that the next one may be opened.
@@ -49,7 +48,7 @@ impl Link {
             misled: AtomicBool::new(false),
             ended,
             suspect: AtomicBool::new(false),
-            probed: AtomicBool::new(false),
+            probe: OneTask::default(),
             _permit: permit,
         }
     }
@@ -123,23 +122,5 @@ impl Link {
     pub(crate) fn mark_healthy(&self) -> bool {
         // The load keeps the usual case free of writes to a cache line that all commands share.
         self.is_suspect() && self.suspect.swap(false, Ordering::Relaxed)
-    }
-
-    /// Returns `true` if no probe was in flight, so that the caller must send one.
-    pub(crate) fn start_probe(&self) -> bool {
-        !self.probed.swap(true, Ordering::Relaxed)
-    }
-
-    pub(crate) fn end_probe(&self) {
-        self.probed.store(false, Ordering::Relaxed);
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
-            .field("address", &self.address)
-            .field("suspect", &self.is_suspect())
-            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! A connection from a pool announces no end: all connections of a pool have one sender of push messages.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -202,16 +201,6 @@ impl Connector {
             within(limit, pooled).await
         })
         .await
-    }
-}
-
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The `Debug` of the pool prints credentials.
-        f.debug_struct("Connector")
-            .field("address", &self.address)
-            .field("context", &self.context)
-            .finish_non_exhaustive()
     }
 }
 

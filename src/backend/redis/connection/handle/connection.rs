@@ -249,7 +249,7 @@ impl Connection {
 
     /// Waits for a link that answers. An error means that nothing was sent.
     pub(crate) async fn await_link(self: &Arc<Self>) -> Result<Arc<Link>, BackendError> {
-        let limit = if self.state.lock().has_link() {
+        let limit = if self.state.lock().link.is_some() {
             self.context().response_timeout
         } else {
             self.context().connect_timeout
@@ -338,10 +338,11 @@ impl Connection {
 
     /// Drops the link, which leads to a server without the locks.
     pub(crate) fn leave(&self) {
-        self.state.lock().leave();
+        self.state.lock().link = None;
     }
 
     pub(crate) fn discard(&self, link: &Arc<Link>) {
-        self.state.lock().discard(link);
+        let is_current = |now: &mut Arc<Link>| Arc::ptr_eq(now, link);
+        drop(self.state.lock().link.take_if(is_current));
     }
 }

@@ -18,7 +18,7 @@ const STEADY: Duration = Duration::from_secs(2);
 /// The current link, and the failures to replace it.
 #[derive(Default)]
 pub(super) struct LinkState {
-    link: Option<Arc<Link>>,
+    pub(super) link: Option<Arc<Link>>,
     /// The number of the task that opens a link.
     pub(super) connecting: Option<u64>,
     /// The number of tasks so far.
@@ -33,16 +33,9 @@ pub(super) struct LinkState {
 }
 
 impl LinkState {
-    pub(super) fn has_link(&self) -> bool {
-        self.link.is_some()
-    }
-
     /// Returns the number of the task to start, unless one opens a link.
     pub(super) fn connect(&mut self) -> Option<u64> {
-        match self.connecting {
-            None => Some(self.next_task()),
-            Some(_) => None,
-        }
+        self.connecting.is_none().then(|| self.next_task())
     }
 
     /// Returns the number of the task that replaces this one, unless this one is over.
@@ -105,15 +98,6 @@ impl LinkState {
             true => Duration::ZERO,
             false => backoff(self.ends, FIRST_BACKOFF, LONGEST_BACKOFF),
         }
-    }
-
-    pub(super) fn leave(&mut self) {
-        self.link = None;
-    }
-
-    /// Returns `true` if it was the current link.
-    pub(super) fn discard(&mut self, link: &Arc<Link>) -> bool {
-        self.link.take_if(|now| Arc::ptr_eq(now, link)).is_some()
     }
 }
 

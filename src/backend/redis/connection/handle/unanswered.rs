@@ -55,16 +55,17 @@ impl Connection {
     }
 
     pub(super) fn probe(self: &Arc<Self>, link: &Arc<Link>) {
-        if !link.start_probe() {
+        let Some(running) = link.probe.start() else {
             return;
-        }
+        };
         let (connection, link) = (Arc::clone(self), Arc::clone(link));
         let limit = self.probe_limit();
         Background.spawn(async move {
             let ping = redis::cmd("PING");
             match timeout(limit, link.send(&ping, false)).await {
                 Ok(Ok(_pong)) => {
-                    link.end_probe();
+                    // First, or a command that times out in between would start no probe.
+                    drop(running);
                     connection.mark_healthy(&link);
                 }
                 Ok(Err(_)) | Err(_) => connection.discard(&link),

@@ -9,15 +9,7 @@ use redis::io::AsyncDNSResolver;
 use tokio::net::lookup_host;
 
 /// Resolves the host of a server instead of the name in its certificate.
-pub(super) struct Resolver {
-    host: String,
-}
-
-impl Resolver {
-    pub(super) fn new(host: String) -> Self {
-        Self { host }
-    }
-}
+pub(super) struct Resolver(pub(super) String);
 
 impl AsyncDNSResolver for Resolver {
     fn resolve<'a, 'b: 'a>(
@@ -26,7 +18,7 @@ impl AsyncDNSResolver for Resolver {
         port: u16,
     ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
         async move {
-            let addresses: Vec<_> = lookup_host((self.host.as_str(), port)).await?.collect();
+            let addresses: Vec<_> = lookup_host((self.0.as_str(), port)).await?.collect();
             // redis-rs panics without an address.
             if addresses.is_empty() {
                 return Err(io::Error::other("host has no address").into());

@@ -65,19 +65,15 @@ impl Target {
             Some(map) => map(host, port),
             None => (host.to_owned(), port),
         };
-        let addr = match self.info.addr() {
+        let mut addr = self.info.addr().clone();
+        match &mut addr {
             ConnectionAddr::TcpTls {
-                insecure,
-                tls_params,
+                host: named,
+                port: at,
                 ..
-            } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
+            } => (*named, *at) = (host, port),
+            other => *other = ConnectionAddr::Tcp(host, port),
+        }
         Self {
             address: address_of(&addr),
             info: self.info.clone().set_addr(addr),
@@ -123,22 +119,13 @@ impl Target {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(UNSENT_COMMANDS);
         #[cfg(feature = "redis-tls")]
+        let mut addr = self.info.addr().clone();
+        #[cfg(feature = "redis-tls")]
         if let Some(name) = self.server_name
-            && let ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params,
-            } = self.info.addr().clone()
+            && let ConnectionAddr::TcpTls { host, .. } = &mut addr
         {
             // redis-rs verifies the certificate against the host that it resolves.
-            let addr = ConnectionAddr::TcpTls {
-                host: name,
-                port,
-                insecure,
-                tls_params,
-            };
-            let config = config.set_dns_resolver(Resolver::new(host));
+            let config = config.set_dns_resolver(Resolver(std::mem::replace(host, name)));
             return (self.info.set_addr(addr), config);
         }
         (self.info, config)
