@@ -29,5 +29,4 @@ pub use publish::Publish;
 pub(crate) use crate::backend::recovery::Recovery;
 pub(crate) use notifier::Notifier;
 pub(crate) use pub_sub::PubSub;
-pub(crate) use shared::Endpoint;
 pub(crate) use subscription::Watcher;

@@ -3,18 +3,17 @@
 //! A background task owns the connection. The first watch starts the task, which ends some seconds after
 //! the last waiter left.
 
-use std::fmt;
 use std::sync::Arc;
 
 use futures_util::TryFutureExt as _;
 use futures_util::future::try_join_all;
 
 use super::pub_sub::{PubSub, ask};
-use super::shared::{Endpoint, Shared};
+use super::shared::Shared;
 use super::subscription::Watcher;
 use super::task::Task;
 use crate::backend::BackendError;
-use crate::backend::redis::connection::{ClientContext, in_background};
+use crate::backend::redis::connection::{ClientContext, Locate, in_background};
 
 /// Notifies waiters of releases. If dropped, the task ends.
 pub(crate) struct Notifier {
@@ -24,11 +23,11 @@ pub(crate) struct Notifier {
 impl Notifier {
     pub(crate) fn new(
         context: Arc<ClientContext>,
-        endpoint: Option<Endpoint>,
+        server: Option<Arc<dyn Locate>>,
         kinds: &'static [PubSub],
     ) -> Self {
         Self {
-            shared: Arc::new(Shared::new(context, endpoint, kinds)),
+            shared: Arc::new(Shared::new(context, server, kinds)),
         }
     }
 
@@ -61,7 +60,7 @@ impl Notifier {
     /// Returns how many of a channel's subscribers at the server belong to this process, which has no
     /// waiter for it unless another manager over this backend does. Returns `None` without a subscription.
     pub(crate) fn own_subscribers(&self, channel: &str) -> Option<u8> {
-        self.shared.endpoint.as_ref()?;
+        self.shared.server.as_ref()?;
         match self.shared.topics.lock().lingers(channel) {
             true => u8::try_from(self.shared.kinds.len()).ok(),
             false => Some(0),
@@ -75,14 +74,14 @@ impl Notifier {
 
     /// Returns the name of the server for errors and logs.
     pub(crate) fn address(&self) -> &str {
-        let endpoint = self.shared.endpoint.as_ref();
-        endpoint.map_or("", |it| it.server.address())
+        let server = self.shared.server.as_ref();
+        server.map_or("", |it| it.address())
     }
 
     /// Opens a connection within the connect timeout, sends each command once, within the response timeout, and closes
     /// the connection.
     pub(crate) async fn try_out(&self, channel: &str) -> Result<(), BackendError> {
-        if self.shared.endpoint.is_none() {
+        if self.shared.server.is_none() {
             return Ok(());
         }
         let (shared, channel) = (Arc::clone(&self.shared), channel.to_owned());
@@ -108,14 +107,6 @@ impl Drop for Notifier {
     fn drop(&mut self) {
         self.shared.topics.lock().closed = true;
         self.shared.changed.notify_one();
-    }
-}
-
-impl fmt::Debug for Notifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notifier")
-            .field("channels", &self.shared.topics.lock().len())
-            .finish_non_exhaustive()
     }
 }
 

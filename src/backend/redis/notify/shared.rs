@@ -17,20 +17,10 @@ use crate::backend::{BackendError, Hints};
 use crate::mutex::Mutex;
 use crate::observe::Part;
 
-/// The server to subscribe at.
-pub(crate) struct Endpoint {
-    pub(crate) server: Arc<dyn Locate>,
-    /// Present at a cluster node, which has some of the channels. Called when another node may have one.
-    ///
-    /// Each channel is subscribed to at the node of its slot. All nodes receive plain messages, but
-    /// messages from another node are late: nodes delay small messages to each other by up to 40 ms.
-    pub(crate) on_moved: Option<Box<dyn Fn() + Send + Sync>>,
-}
-
 pub(super) struct Shared {
     pub(super) context: Arc<ClientContext>,
-    /// `None` if there is no server to subscribe at. Waiters are then notified at intervals.
-    pub(super) endpoint: Option<Endpoint>,
+    /// The server to subscribe at. Without one, waiters are notified at intervals.
+    pub(super) server: Option<Arc<dyn Locate>>,
     /// The kinds of messages. Each channel is subscribed to once per kind.
     pub(super) kinds: &'static [PubSub],
     pub(super) topics: Mutex<Topics>,
@@ -44,10 +34,10 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(
         context: Arc<ClientContext>,
-        endpoint: Option<Endpoint>,
+        server: Option<Arc<dyn Locate>>,
         kinds: &'static [PubSub],
     ) -> Self {
-        let address = endpoint.as_ref().map_or("", |it| it.server.address());
+        let address = server.as_ref().map_or("", |it| it.address());
         let outage = Outage::new(
             Part::Notifications,
             "release notifications unavailable",
@@ -56,7 +46,7 @@ impl Shared {
         );
         Self {
             context,
-            endpoint,
+            server,
             kinds,
             topics: Mutex::default(),
             heard: AtomicBool::new(false),
@@ -93,10 +83,10 @@ impl Shared {
         near: bool,
     ) -> Result<Messages, BackendError> {
         let shared = Arc::clone(self);
-        match &self.endpoint {
-            Some(endpoint) => {
+        match &self.server {
+            Some(server) => {
                 let receive = move |pushed: &_| shared.receive(pushed, near);
-                listen(&*endpoint.server, again, receive).await
+                listen(&**server, again, receive).await
             }
             None => Err(unavailable(Cause::Nowhere)),
         }
@@ -135,8 +125,8 @@ impl Shared {
     ) -> BackendError {
         loop {
             recoveries.next().await;
-            if let Some(endpoint) = &self.endpoint
-                && endpoint.server.has_left(&address)
+            if let Some(server) = &self.server
+                && server.has_left(&address)
             {
                 return unavailable(Cause::NotPrimary);
             }
@@ -148,10 +138,8 @@ impl Shared {
 
     /// Reports that another cluster node may have a channel.
     pub(super) fn report_moved(&self) {
-        if let Some(endpoint) = &self.endpoint
-            && let Some(on_moved) = &endpoint.on_moved
-        {
-            on_moved();
+        if let Some(server) = &self.server {
+            server.channels_moved();
         }
     }
 }

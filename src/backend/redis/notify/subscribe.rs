@@ -3,7 +3,7 @@
 use futures_util::future::try_join_all;
 
 use super::pub_sub::ask;
-use super::shared::{Endpoint, Shared};
+use super::shared::Shared;
 use super::subscription::Subscription;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::Messages;
@@ -33,8 +33,8 @@ impl Shared {
             None => true,
             // The channel becomes wanted again when the cluster has a new map.
             Some(CommandError::Elsewhere { address, .. }) => {
-                let named = |it: &Endpoint| it.server.is_named_by(&address);
-                is_misled |= self.endpoint.as_ref().is_some_and(named);
+                let mut server = self.server.iter();
+                is_misled |= server.any(|it| it.is_named_by(&address));
                 moved = true;
                 false
             }

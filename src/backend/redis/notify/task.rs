@@ -81,7 +81,7 @@ impl Task {
     }
 
     pub(super) async fn run(self) {
-        if self.shared.endpoint.is_none() {
+        if self.shared.server.is_none() {
             return self.poll().await;
         }
         let mut failures = 0;

@@ -32,10 +32,6 @@ pub(super) struct Topics {
 }
 
 impl Topics {
-    pub(super) fn len(&self) -> usize {
-        self.topics.len()
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.topics.is_empty()
     }

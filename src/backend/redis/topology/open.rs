@@ -12,7 +12,7 @@ use super::sentinel::Sentinels;
 use super::single::Single;
 use crate::backend::redis::command::{Cause, Names};
 use crate::backend::redis::connection::{Locate, Origin, Target, Targets, Transport};
-use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Publish};
+use crate::backend::redis::notify::{Notifier, PubSub, Publish};
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::{ConfigError, ConnectError};
 
@@ -133,12 +133,8 @@ fn single(
     subscribed: Option<Arc<dyn Locate>>,
     publish: Publish,
 ) -> Opened {
-    let endpoint = subscribed.map(|server| Endpoint {
-        server,
-        on_moved: None,
-    });
     let context = Arc::clone(&settings.context);
-    let notifier = Notifier::new(context, endpoint, PubSub::kinds(publish));
+    let notifier = Notifier::new(context, subscribed, PubSub::kinds(publish));
     let probed = Some(names.clone());
     let settings = NodeSettings {
         probed,

@@ -45,6 +45,12 @@ pub(crate) trait Locate: Send + Sync {
         ready(Ok(())).boxed()
     }
 
+    /// Called when another server may have one of the channels that are subscribed to at this one, as in a cluster.
+    ///
+    /// Each channel is subscribed to at the node of its slot. All nodes receive plain messages, but
+    /// messages from another node are late: nodes delay small messages to each other by up to 40 ms.
+    fn channels_moved(&self) {}
+
     /// Reports a change of the server as a recovery, for as long as recoveries have subscribers.
     fn look_out(self: Arc<Self>) {}
 }

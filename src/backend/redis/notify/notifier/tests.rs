@@ -57,11 +57,8 @@ fn notifier(server: &Arc<Nowhere>) -> Notifier {
         recovery: Recovery::default(),
         longest_lease: AtomicU64::default(),
     };
-    let endpoint = Endpoint {
-        server: Arc::clone(server) as _,
-        on_moved: None,
-    };
-    Notifier::new(Arc::new(context), Some(endpoint), &[PubSub::Plain])
+    let server = Arc::clone(server) as _;
+    Notifier::new(Arc::new(context), Some(server), &[PubSub::Plain])
 }
 
 /// Returns a runtime with threads of its own.

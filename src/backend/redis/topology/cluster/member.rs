@@ -15,14 +15,8 @@ use crate::backend::redis::connection::{Locate, Target};
 
 /// The server at the address of a node, which must still belong to the cluster.
 pub(super) struct Member {
-    target: Target,
-    cluster: Weak<Cluster>,
-}
-
-impl Member {
-    pub(super) fn new(target: Target, cluster: Weak<Cluster>) -> Self {
-        Self { target, cluster }
-    }
+    pub(super) target: Target,
+    pub(super) cluster: Weak<Cluster>,
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -49,6 +43,12 @@ impl Locate for Member {
 
     fn can_move(&self) -> bool {
         self.target.can_move()
+    }
+
+    fn channels_moved(&self) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.mark_suspect();
+        }
     }
 
     /// The server at an address never changes.

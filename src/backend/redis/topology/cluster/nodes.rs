@@ -1,6 +1,5 @@
 //! The nodes of a cluster, and the owner of each slot.
 
-use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use futures_util::FutureExt;
@@ -13,8 +12,8 @@ use super::member::Member;
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Names, entry};
-use crate::backend::redis::connection::{Connection, OneTask, Origin, Resend, Target};
-use crate::backend::redis::notify::{Endpoint, Notifier, PubSub, Watcher};
+use crate::backend::redis::connection::{Connection, Locate, OneTask, Origin, Resend, Target};
+use crate::backend::redis::notify::{Notifier, PubSub, Watcher};
 use crate::backend::redis::topology::{Node, NodeSettings};
 use crate::mutex::Mutex;
 
@@ -125,29 +124,14 @@ impl Cluster {
     }
 
     pub(super) fn node(&self, target: &Target) -> Arc<Node> {
-        let myself = Weak::clone(&self.myself);
-        let on_moved = move || {
-            if let Some(cluster) = myself.upgrade() {
-                cluster.mark_suspect();
-            }
-        };
-        let member = Arc::new(Member::new(target.clone(), Weak::clone(&self.myself)));
-        let endpoint = Endpoint {
-            server: Arc::clone(&member) as _,
-            on_moved: Some(Box::new(on_moved)),
-        };
+        let member: Arc<dyn Locate> = Arc::new(Member {
+            target: target.clone(),
+            cluster: Weak::clone(&self.myself),
+        });
         let settings = &self.settings.node;
         let context = Arc::clone(&settings.context);
-        let notifier = Notifier::new(context, Some(endpoint), self.settings.kinds);
+        let notifier = Notifier::new(context, Some(Arc::clone(&member)), self.settings.kinds);
         let origin = Origin::Server(member);
         Arc::new(Node::new(settings, origin, notifier))
-    }
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let map = self.map();
-        let addresses: Vec<_> = map.nodes.iter().map(|node| node.address()).collect();
-        f.debug_tuple("Cluster").field(&addresses).finish()
     }
 }
