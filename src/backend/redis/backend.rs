@@ -201,7 +201,7 @@ impl Backend for RedisBackend {
         let call = |route: Route, batch: Vec<_>| async move {
             inner.calls.leave_all(&route, &batch).await
         };
-        in_batches(&*inner.topology, leases, |it| &it.key, call).await
+        in_batches(&*inner.topology, leases, |it| &it.key, |_| true, call).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -211,7 +211,8 @@ impl Backend for RedisBackend {
         let call = |route: Route, batch: Vec<_>| async move {
             inner.calls.renew_all(&route, &batch).await
         };
-        in_batches(&*inner.topology, renewals, |it| &it.key, call).await
+        let kind = |it: &Renewal| it.mode == Mode::Exclusive;
+        in_batches(&*inner.topology, renewals, |it| &it.key, kind, call).await
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
@@ -219,7 +220,7 @@ impl Backend for RedisBackend {
         let call = |route: Route, batch: Vec<_>| async move {
             inner.calls.release_all(&route, &batch).await
         };
-        in_batches(&*inner.topology, leases, |it| &it.key, call).await
+        in_batches(&*inner.topology, leases, |it| &it.key, |_| true, call).await
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {

@@ -109,31 +109,18 @@ impl Calls {
         command
     }
 
-    /// Renews leases of one slot, by one call for each mode.
+    /// Renews leases of one slot, which all are exclusive, or none.
     pub(crate) async fn renew_all(
         &self,
         route: &Route,
         renewals: &[&Renewal],
     ) -> Outcomes<Renewed> {
-        if renewals.iter().all(|it| it.mode == Mode::Exclusive) {
-            return self.renew_exclusive(route, renewals).await;
+        match renewals.first() {
+            Some(first) if first.mode != Mode::Exclusive => {
+                self.renew_shared_all(route, renewals).await
+            }
+            _ => self.renew_exclusive(route, renewals).await,
         }
-        let (exclusive, shared): (Vec<&Renewal>, Vec<&Renewal>) =
-            renewals.iter().partition(|it| it.mode == Mode::Exclusive);
-        if exclusive.is_empty() {
-            return self.renew_shared_all(route, &shared).await;
-        }
-        let (renewed, shared) = tokio::join!(
-            self.renew_exclusive(route, &exclusive),
-            self.renew_shared_all(route, &shared)
-        );
-        let mut renewed = of_call(renewed, renewals.len())?.into_iter();
-        let mut shared = of_call(shared, renewals.len())?.into_iter();
-        let next = |it: &&Renewal| match it.mode {
-            Mode::Exclusive => renewed.next(),
-            Mode::Shared | Mode::Permit => shared.next(),
-        };
-        Ok(renewals.iter().filter_map(next).collect())
     }
 
     /// Renews shared leases and permits of one slot.

@@ -8,12 +8,13 @@ use crate::LockKey;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{CommandError, MAX_BATCH, Outcomes, spread};
 
-/// Groups items by connection and slot, sends calls for up to [`MAX_BATCH`] items concurrently, and returns
+/// Groups items by connection, slot and kind, sends calls for up to [`MAX_BATCH`] items concurrently, and returns
 /// one outcome per item, in order.
 pub(crate) async fn in_batches<'a, T, O, F>(
     topology: &dyn Topology,
     items: &'a [T],
     key: fn(&T) -> &LockKey,
+    kind: fn(&T) -> bool,
     call: impl Fn(Route, Vec<&'a T>) -> F,
 ) -> Vec<Result<O, BackendError>>
 where
@@ -22,7 +23,9 @@ where
     // The usual case: one item, or one connection.
     let shares = |item, other| {
         let index = topology.shared_connection(key(item));
-        index.is_some() && index == topology.shared_connection(key(other))
+        index.is_some()
+            && index == topology.shared_connection(key(other))
+            && kind(item) == kind(other)
     };
     if let Some((first, more)) = items.split_first()
         && items.len() <= MAX_BATCH
@@ -37,23 +40,23 @@ where
     let mut routed = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
         match topology.route(key(item)) {
-            Ok(route) => routed.push((index, route)),
+            Ok(route) => routed.push((index, (route.group(), kind(item)), route)),
             Err(error) => outcomes.push((index, Err(error))),
         }
     }
-    routed.sort_by_key(|(_, route)| route.group());
+    routed.sort_by_key(|(_, group, _)| *group);
     let calls: Vec<_> = routed
-        .chunk_by(|(_, one), (_, other)| one.group() == other.group())
+        .chunk_by(|(_, one, _), (_, other, _)| one == other)
         .flat_map(|group| group.chunks(MAX_BATCH))
         .map(|batch| {
-            let of_batch = batch.iter().map(|&(index, _)| &items[index]).collect();
-            send(&batch[0].1, of_batch, &call)
+            let of_batch = batch.iter().map(|(index, ..)| &items[*index]).collect();
+            send(&batch[0].2, of_batch, &call)
         })
         .collect();
     // `join_all` polls a small, known number of futures itself. Otherwise it uses a set that wakes its
     // task once more after the last one.
     let called = join_all(calls).await.into_iter().flatten();
-    outcomes.extend(routed.iter().map(|(index, _)| *index).zip(called));
+    outcomes.extend(routed.iter().map(|(index, ..)| *index).zip(called));
     outcomes.sort_unstable_by_key(|&(index, _)| index);
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
