@@ -20,6 +20,7 @@ use super::election::{Election, Standing};
 use super::fault::Cause;
 use super::flight::Flight;
 use super::inner::Inner;
+use super::ledger::FULL;
 use super::node::Fence;
 use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, LATE, Release};
 use crate::jitter::up_to;
@@ -54,7 +55,9 @@ impl Candidacy {
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
-            if self.inner.is_behind(node) {
+            if self.inner.ledger.owes(node) >= FULL {
+                // A task repeats its releases, or it would receive no votes again.
+                self.inner.repeat_releases(node);
                 let behind = BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind);
                 self.election.cast(node, Err(behind), began);
             } else {

@@ -16,7 +16,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::inner::Inner;
-use super::ledger::FULL;
 use crate::jitter::jittered;
 use crate::task::{Runtime, RuntimeId, Timer};
 
@@ -47,16 +46,6 @@ impl Inner {
             drop(repeating);
             runtime.spawn(repeat(Arc::clone(self), node, alive));
         }
-    }
-
-    /// Returns `true` if a node owes so many releases that it receives no votes. A task repeats them, or it would receive
-    /// none again.
-    pub(super) fn is_behind(self: &Arc<Self>, node: usize) -> bool {
-        let is_behind = self.ledger.owes(node) >= FULL;
-        if is_behind {
-            self.repeat_releases(node);
-        }
-        is_behind
     }
 
     /// Sends the releases that a node owes, until it confirms none of a command. Returns `true` if it confirmed some.
