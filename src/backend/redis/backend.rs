@@ -125,14 +125,6 @@ impl RedisBackend {
     pub fn warnings(&self) -> &[String] {
         self.inner.warnings.get().map_or(&[], Vec::as_slice)
     }
-
-    /// Begins the quarantine of other slots if one began with this rejection for `key`.
-    fn spread_quarantine(&self, key: &LockKey, rejection: Option<&BackendError>) {
-        if let Some(rejection) = rejection {
-            let inner = &self.inner;
-            spread_quarantine(&inner.calls, &*inner.topology, key, rejection);
-        }
-    }
 }
 
 /// Returns the error of an empty key, which the engine rejects as well. An empty name would be one lock for all
@@ -167,7 +159,7 @@ impl Backend for RedisBackend {
         if let Ok(Acquired::Busy { ttl }) = outcome {
             inner.context.saw_lease(ttl);
         }
-        self.spread_quarantine(key, outcome.as_ref().err());
+        spread_quarantine(&inner.calls, &*inner.topology, key, outcome.as_ref().err());
         outcome
     }
 
@@ -192,7 +184,7 @@ impl Backend for RedisBackend {
         if let Ok(Contended::Waiting { ttl, .. }) = outcome {
             inner.context.saw_lease(ttl);
         }
-        self.spread_quarantine(key, outcome.as_ref().err());
+        spread_quarantine(&inner.calls, &*inner.topology, key, outcome.as_ref().err());
         outcome
     }
 
@@ -314,7 +306,7 @@ impl Node for RedisBackend {
         let at = inner.calls.at(&route, key);
         inner.context.saw_lease(request.ttl);
         let outcome = inner.calls.vote(at, request, fence).await;
-        self.spread_quarantine(key, outcome.as_ref().err());
+        spread_quarantine(&inner.calls, &*inner.topology, key, outcome.as_ref().err());
         outcome
     }
 

@@ -75,14 +75,17 @@ pub(crate) fn spread_quarantine(
     calls: &Arc<Calls>,
     topology: &dyn Topology,
     key: &LockKey,
-    rejection: &BackendError,
+    rejection: Option<&BackendError>,
 ) {
-    if !began_with(calls, rejection) {
+    let Some(Cause::Quarantine(left)) = rejection.and_then(Cause::behind) else {
         return;
-    }
+    };
+    // One that has begun has its full length.
+    let has_begun = |period: u64| left.as_millis() >= period.into();
+    let begins = calls.quarantine_millis().is_some_and(has_begun);
     // A route without a slot has one counter.
     let route = topology.route(key).ok();
-    let Some(route) = route.filter(|route| route.slot().is_some()) else {
+    let Some(route) = route.filter(|route| begins && route.slot().is_some()) else {
         return;
     };
     let Some(running) = route.node().preparing.start() else {
@@ -95,13 +98,4 @@ pub(crate) fn spread_quarantine(
         drop(prepare(&calls, counters).await);
         drop(running);
     });
-}
-
-/// Returns `true` if the quarantine has its full length.
-fn began_with(calls: &Calls, rejection: &BackendError) -> bool {
-    let Some(Cause::Quarantine(left)) = Cause::behind(rejection) else {
-        return false;
-    };
-    let period = calls.quarantine_millis();
-    period.is_some_and(|period| left.as_millis() >= period.into())
 }

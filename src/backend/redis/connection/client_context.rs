@@ -21,11 +21,6 @@ pub(crate) struct ClientContext {
 }
 
 impl ClientContext {
-    /// Records that the runtime of a caller drives a connection for commands.
-    pub(crate) fn drives_commands(&self, near: &Near) {
-        *self.near.lock() = Some(near.clone());
-    }
-
     /// Starts a detached task near the caller, or else in the runtime that drives a connection for commands.
     pub(crate) fn spawn_near_commands<F>(&self, task: F)
     where

@@ -13,7 +13,7 @@ use super::shared::Shared;
 use super::subscription::Watcher;
 use super::task::Task;
 use crate::backend::BackendError;
-use crate::backend::redis::connection::{ClientContext, Locate, in_background};
+use crate::backend::redis::connection::{ClientContext, Locate, in_background, within};
 
 /// Notifies waiters of releases. If dropped, the task ends.
 pub(crate) struct Notifier {
@@ -87,7 +87,8 @@ impl Notifier {
         let (shared, channel) = (Arc::clone(&self.shared), channel.to_owned());
         // Like the subscriptions later, which need no I/O of the caller's runtime.
         in_background(async move {
-            let messages = shared.connected(shared.listen(false, false)).await?;
+            let limit = shared.context.connect_timeout;
+            let messages = within(limit, shared.listen(false, false)).await?;
             let commands = shared.kinds.iter().flat_map(|kind| {
                 let subscribe = kind.subscribe(&channel);
                 [subscribe, redis::cmd("PING"), kind.unsubscribe(&channel)]

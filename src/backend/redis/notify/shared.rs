@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::pub_sub::{PubSub, still_leads_there};
 use super::topics::Topics;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{ClientContext, Locate, Messages, Outage, listen, within};
+use crate::backend::redis::connection::{ClientContext, Locate, Messages, Outage, listen};
 use crate::backend::{BackendError, Hints};
 use crate::mutex::Mutex;
 use crate::observe::Part;
@@ -65,14 +65,6 @@ impl Shared {
             Ok(outcome) => outcome,
             Err(_elapsed) => Err(unavailable(Cause::NoReply(limit))),
         }
-    }
-
-    /// Completes within the connect timeout.
-    pub(super) async fn connected<T>(
-        &self,
-        connection: impl Future<Output = Result<T, BackendError>>,
-    ) -> Result<T, BackendError> {
-        within(self.context.connect_timeout, connection).await
     }
 
     /// Opens a subscription connection, whose reader may poll waiters if it is `near` the callers. The caller sets the time

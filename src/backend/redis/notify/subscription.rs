@@ -60,13 +60,9 @@ pub(super) fn base_of(name: &str) -> &str {
 
 /// Returns the hint of a message from the rest of its channel behind the channel of the releases, and its text.
 pub(super) fn hint_of(suffix: &str, text: &[u8]) -> Option<Hint> {
-    match suffix {
-        "" => Some(Hint::Released),
-        _ => transfer_of(text),
+    if suffix.is_empty() {
+        return Some(Hint::Released);
     }
-}
-
-fn transfer_of(text: &[u8]) -> Option<Hint> {
     let text = std::str::from_utf8(text).ok()?;
     // A version before this one adds the counter of a grant.
     let lease = text.split_once(' ').map_or(text, |(lease, _counter)| lease);

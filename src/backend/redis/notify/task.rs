@@ -13,7 +13,7 @@ use super::rejections::{Rejections, STEADY, pause_after};
 use super::shared::{Shared, text_of};
 use super::topics::MAX_BATCH;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::Messages;
+use crate::backend::redis::connection::{Messages, within};
 use crate::backend::{BackendError, Hints};
 use crate::jitter::jittered;
 use crate::task::Background;
@@ -91,7 +91,7 @@ impl Task {
                 return;
             }
             let listening = self.shared.listen(true, self.near);
-            let messages = self.shared.connected(listening).await;
+            let messages = within(self.shared.context.connect_timeout, listening).await;
             let connected = Instant::now();
             let end = match messages {
                 Ok(messages) => {
@@ -184,7 +184,7 @@ impl Task {
                 self.shared.topics.lock().sweep(Instant::now());
                 next_sweep = Instant::now() + SWEEP;
             }
-            let mut left = self.shared.topics.lock().take_left();
+            let mut left = std::mem::take(&mut self.shared.topics.lock().left);
             if again.are_due() {
                 left.append(&mut unended);
             }
@@ -211,7 +211,7 @@ impl Task {
             if rejections.are_due() {
                 self.shared.topics.lock().want_unconfirmed();
             }
-            while self.shared.topics.lock().are_wanted() {
+            while !self.shared.topics.lock().wanted.is_empty() {
                 let wanted = self.shared.topics.lock().next_wanted();
                 if !wanted.is_empty() {
                     if let Some(error) = self.shared.subscribe(&messages, wanted).await? {

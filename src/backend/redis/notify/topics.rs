@@ -22,9 +22,9 @@ pub(super) struct Topics {
     topics: HashMap<String, Topic>,
     /// The channels to subscribe to: all unconfirmed ones, and perhaps some without waiters. A separate list
     /// saves a walk over all topics for each new watch.
-    wanted: Vec<String>,
+    pub(super) wanted: Vec<String>,
     /// Subscriptions to end.
-    left: Vec<Subscription>,
+    pub(super) left: Vec<Subscription>,
     /// A task serves the topics.
     pub(super) running: bool,
     /// The notifier was dropped.
@@ -37,10 +37,6 @@ impl Topics {
     }
 
     /// Returns `true` if there may be a channel to subscribe to.
-    pub(super) fn are_wanted(&self) -> bool {
-        !self.wanted.is_empty()
-    }
-
     /// Returns `true` if the server counts a subscription of this process that has no waiter.
     pub(super) fn lingers(&self, channel: &str) -> bool {
         self.topics
@@ -131,11 +127,6 @@ impl Topics {
             }
             keep
         });
-    }
-
-    /// Removes and returns the subscriptions to end.
-    pub(super) fn take_left(&mut self) -> Vec<Subscription> {
-        std::mem::take(&mut self.left)
     }
 
     /// Removes and returns the next subscriptions to begin.
@@ -245,7 +236,7 @@ mod tests {
         topics.watch("a".to_owned(), Vec::new());
         assert_eq!(topics.next_wanted(), channel);
         topics.confirm(&channel);
-        let left = topics.take_left();
+        let left = std::mem::take(&mut topics.left);
         assert_eq!(left, channel);
         topics.unsubscribed(&left);
         assert!(!topics.lingers("a"), "unconfirmed");
@@ -371,7 +362,7 @@ mod tests {
             assert!(managers <= MAX_IDLE_MANAGERS + 2, "{managers}");
         }
         assert_eq!(live.len(), 1);
-        let left = topics.take_left();
+        let left = std::mem::take(&mut topics.left);
         topics.unsubscribed(&left);
         assert!(!topics.next_wanted().is_empty());
     }

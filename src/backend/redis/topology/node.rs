@@ -79,7 +79,7 @@ impl Node {
     }
 
     pub(crate) fn spread(&self) -> &Spread {
-        &self.connections[0].connector().spread
+        &self.connections[0].connector.spread
     }
 
     /// Returns the index of a key's connection. It never changes, so that a release cannot overtake its

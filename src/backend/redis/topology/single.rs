@@ -54,7 +54,7 @@ impl Topology for Single {
     }
 
     fn look_out(&self) {
-        self.node.connections[0].connector().look_out();
+        self.node.connections[0].connector.look_out();
     }
 
     fn nodes(&self) -> Vec<Arc<Node>> {

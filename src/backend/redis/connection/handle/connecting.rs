@@ -35,7 +35,7 @@ impl Connecting {
     pub(super) fn start(connection: &Arc<Connection>, number: u64) {
         let task = Self::new(connection, number, true);
         if let Some(home) = Background.spawn_io_near(task.run()) {
-            connection.context().drives_commands(&home);
+            *connection.context().near.lock() = Some(home.clone());
             let connection = Arc::downgrade(connection);
             Background.spawn(take_over_if_blocked(connection, number, home));
         }

@@ -39,7 +39,7 @@ use crate::observe::Part;
 use crate::task::{Background, timeout};
 
 pub(crate) struct Connection {
-    pub(super) connector: Arc<Connector>,
+    pub(crate) connector: Arc<Connector>,
     pub(super) state: Mutex<LinkState>,
     /// Notified when a link was opened, could not be opened, or answered again.
     pub(super) changed: Notify,
@@ -81,10 +81,6 @@ impl Connection {
     /// Returns `true` if the server has no locks, or another connection leads to it.
     pub(super) fn is_quiet(&self) -> bool {
         self.outage.is_none()
-    }
-
-    pub(crate) fn connector(&self) -> &Connector {
-        &self.connector
     }
 
     pub(crate) fn context(&self) -> &Arc<ClientContext> {

@@ -119,7 +119,7 @@ fn task_of_other_thread_begins_beside_commands() {
     let (near, notifier) = (near(), notifier(&server));
     let context = &notifier.shared.context;
     let drives = near.block_on(async { Background.spawn_io_near(async {}) });
-    context.drives_commands(&drives.expect("a runtime with threads of its own"));
+    *context.near.lock() = Some(drives.expect("a runtime with threads of its own"));
     let _hints = watch(&notifier);
     eventually(|| server.threads() == [NEAR]);
     drop(near);

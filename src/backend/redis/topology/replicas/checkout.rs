@@ -1,11 +1,12 @@
 //! A pooled connection for one acquire.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Connection as Pooled;
+use redis::Cmd;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -81,15 +82,10 @@ impl Checkout {
         self.connection.discard(&self.shared);
     }
 
-    /// Returns the error of a grant by a former primary, which is void.
-    pub(super) fn left_behind(self) -> CommandError {
+    /// Closes the connections, and returns the error of a grant that they may have.
+    pub(super) fn died(self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> CommandError {
         self.close();
-        CommandError::Died(BackendError::unknown(Cause::NotPrimary))
-    }
-
-    pub(super) fn died(self, error: RedisError) -> CommandError {
-        self.close();
-        CommandError::Died(BackendError::unknown(error))
+        CommandError::Died(BackendError::unknown(cause))
     }
 
     /// Returns the error of a missing reply, and undoes the acquire, which may still be granted. The undo waits for

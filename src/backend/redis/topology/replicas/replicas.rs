@@ -176,8 +176,9 @@ impl Replicas {
         let error = match count.map(|count| connection.judged(&link, request, count)) {
             Ok(Ok(Value::Int(count))) => {
                 if usize::try_from(count).is_ok_and(|count| count >= least) {
-                    if connection.connector().has_left(&checkout.link) {
-                        return Err(checkout.left_behind());
+                    if connection.connector.has_left(&checkout.link) {
+                        // The grant of a former primary is void.
+                        return Err(checkout.died(Cause::NotPrimary));
                     }
                     self.sufficed();
                     checkout.put_back();
@@ -200,10 +201,7 @@ impl Replicas {
                 checkout.put_back();
                 Err(CommandError::Refused(error))
             }
-            Ok(Err(_)) => {
-                checkout.close();
-                Err(CommandError::Died(BackendError::unknown(error)))
-            }
+            Ok(Err(_)) => Err(checkout.died(error)),
             Err(_elapsed) => {
                 let waited = response_timeout;
                 Err(checkout.silent(undo, asking, waited, waited))
@@ -228,7 +226,7 @@ impl Replicas {
         };
         // Earlier acquires may have found too few replicas in the meantime.
         self.admit()?;
-        let opened = timeout_at(deadline, connection.connector().checkout(&shared)).await;
+        let opened = timeout_at(deadline, connection.connector.checkout(&shared)).await;
         let no_connection = || unavailable(Cause::NoConnection(limit));
         match opened.unwrap_or_else(|_elapsed| Err(no_connection())) {
             Ok(pooled) => Ok(Checkout::new(pooled, connection, shared, permit)),
