@@ -155,7 +155,7 @@ impl Backend for RedisBackend {
         let route = inner.topology.route(key)?;
         inner.context.saw_lease(request.ttl);
         let at = inner.calls.at(&route, key);
-        let outcome = inner.calls.acquire_in_mode(at, request).await;
+        let outcome = inner.calls.acquire(at, request).await;
         if let Ok(Acquired::Busy { ttl }) = outcome {
             inner.context.saw_lease(ttl);
         }

@@ -196,7 +196,8 @@ async fn try_all(inner: &Inner, node: &Arc<Node>, at: KeyRoute<'_>) -> Result<()
         let (key, route) = key_at(inner, node);
         let at = inner.calls.at(&route, &key).in_self_test();
         let lease = LeaseId::new(Uuid::new_v4(), 1);
-        inner.calls.acquire(at, lease, TRIAL_TTL).await?;
+        let request = AcquireRequest::new(key.clone(), lease, TRIAL_TTL);
+        inner.calls.acquire(at, &request).await?;
         let release = Release::new(key.clone(), lease);
         all(inner.calls.release_all(&route, &[&release]).await)
     };
@@ -219,11 +220,11 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let (key, lease) = (at.key.clone(), LeaseId::new(Uuid::new_v4(), 1));
     let connection = at.route.connection();
     let acquires = [AcquireRequest::new(key.clone(), lease, TRIAL_TTL)];
+    let [acquire] = &acquires;
     let renewals = [&Renewal::new(key.clone(), lease, TRIAL_TTL)];
     let keep = KeepRequest::new(key.clone(), lease, TRIAL_TTL);
     let releases = [&Release::new(key.clone(), lease)];
     let holder = lease.to_string();
-    let contend = AcquireRequest::new(key, lease, TRIAL_TTL);
     // Scripts ignore a message that is denied. The calls delete no body unless one fails, and send `EVAL` only to a
     // server without the script. These permissions need a command of their own.
     let commands: Vec<_> = [calls.deletion(at), calls.undo_alone(&releases)]
@@ -237,7 +238,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let mut trials: Vec<BoxFuture<'_, Result<(), BackendError>>> = commands.collect();
     trials.extend([
         calls.inspect(at).map_ok(drop).boxed(),
-        calls.acquire(at, lease, TRIAL_TTL).map_ok(drop).boxed(),
+        calls.acquire(at, acquire).map_ok(drop).boxed(),
         // The script reads a free key only in part.
         calls.inspect(at).map_ok(drop).boxed(),
     ]);
@@ -258,7 +259,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let forced = calls.release_by_force(at, &holder, true);
     trials.push(forced.map_ok(drop).boxed());
     if calls.are_queues_allowed() {
-        trials.push(calls.contend(at, &contend).map_ok(drop).boxed());
+        trials.push(calls.contend(at, acquire).map_ok(drop).boxed());
         trials.push(calls.leave_all(at.route, &releases).map(all).boxed());
     }
     join_all(trials).await.into_iter().collect()

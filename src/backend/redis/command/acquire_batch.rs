@@ -143,7 +143,7 @@ impl AcquireBatch {
 
     async fn acquire_alone(&self, request: &AcquireRequest) -> Outcome {
         let at = self.calls.at(&self.route, &request.key);
-        self.calls.acquire_in_mode(at, request).await
+        self.calls.acquire(at, request).await
     }
 
     async fn acquire_all(&self, acquires: &[AcquireRequest]) -> Outcomes<Acquired> {

@@ -123,12 +123,13 @@ impl Calls {
         }
     }
 
-    pub(crate) async fn acquire(
+    /// Calls the script that acquires a key exclusively.
+    pub(super) async fn call_exclusive(
         &self,
         at: KeyRoute<'_>,
         lease: LeaseId,
         ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
+    ) -> Result<CommandReply, CommandError> {
         let period = at.period;
         let script = &self.scripts.acquire;
         let (body, fence) = (at.body(), at.fence());
@@ -142,17 +143,7 @@ impl Calls {
             .arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
         let request = script.acquire(&command, 1, &release, ttl);
-        let outcome = call_with(script, at.route, &request).await;
-        if let Err(error @ CommandError::Scattered(_)) = &outcome {
-            if let Some(route) = &at.sharded_by(error) {
-                return Box::pin(self.acquire(KeyRoute { route, ..at }, lease, ttl)).await;
-            }
-            // Boxed, so that the usual acquire does not contain it.
-            let scattered = Box::pin(self.acquire_scattered(at, lease, ttl)).await;
-            note(at, scattered.as_ref());
-            return scattered;
-        }
-        self::outcome(at, outcome)
+        call_with(script, at.route, &request).await
     }
 
     /// Acquires as a node of a quorum.

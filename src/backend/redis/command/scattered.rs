@@ -22,13 +22,12 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use super::call::{Calls, KeyRoute};
 use super::error::{Cause, CommandError, unavailable, unexpected};
 use super::names::{Named, millis};
 use super::reply::{acquired, remaining, spread};
-use super::script::Script;
 use super::send::{call, call_with};
 use crate::backend::redis::connection::{Request, Resend::Repeatable};
 use crate::backend::{
@@ -37,29 +36,12 @@ use crate::backend::{
 };
 
 impl Calls {
-    /// Acquires as [`acquire`](Self::acquire), with one call per key.
+    /// Acquires as [`acquire`](Self::acquire), with one call per key. No queue is read, which may be at another node.
     pub(super) async fn acquire_scattered(
-        &self,
-        at: KeyRoute<'_>,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Acquired, BackendError> {
-        let script = &self.scripts.acquire_body;
-        let mut command = script.evalsha(1, 2, 256);
-        command.arg(at.body());
-        command.arg(Named::exclusive(lease)).arg(millis(ttl));
-        let reply = self.alone(script, &command, at, lease, ttl).await?;
-        self.numbered(reply, at, lease).await
-    }
-
-    /// As [`acquire_scattered`](Self::acquire_scattered), for a shared lease. No queue is read, which may be at another
-    /// node.
-    pub(super) async fn share_scattered(
         &self,
         at: KeyRoute<'_>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
-        let script = &self.scripts.share_body;
         let AcquireRequest {
             lease,
             ttl,
@@ -67,13 +49,25 @@ impl Calls {
             limit,
             ..
         } = *request;
-        let mut command = script.evalsha(1, 5, 256);
-        command.arg(at.body()).arg(0);
+        let shares = mode != Mode::Exclusive;
+        let (script, args) = match shares {
+            true => (&self.scripts.share_body, 5),
+            false => (&self.scripts.acquire_body, 2),
+        };
+        let mut command = script.evalsha(1, args, 256);
+        command.arg(at.body()).arg(shares.then_some(0));
         command.arg(Named(mode, lease)).arg(millis(ttl));
-        command.arg(at.channel());
-        command.arg(limit.map_or(0, NonZeroU16::get));
-        let reply = self.alone(script, &command, at, lease, ttl).await?;
-        self.numbered(reply, at, lease).await
+        if shares {
+            command.arg(at.channel());
+            command.arg(limit.map_or(0, NonZeroU16::get));
+        }
+        let release = || {
+            let release = Release::new(at.key.clone(), lease);
+            vec![self.undo_alone(&[&release])]
+        };
+        let call = script.acquire(&command, 1, &release, ttl);
+        let reply = call_with(script, at.route, &call).await?;
+        self.numbered(reply.value, at, lease).await
     }
 
     /// Takes the counter of a grant, whose body has `reply`.
@@ -130,24 +124,6 @@ impl Calls {
             Err(error) if error.is_denied() => Ok(()),
             reply => reply.map(drop),
         }
-    }
-
-    /// Calls a script that acquires a body alone.
-    async fn alone(
-        &self,
-        script: &Script,
-        command: &Cmd,
-        at: KeyRoute<'_>,
-        lease: LeaseId,
-        ttl: Duration,
-    ) -> Result<Value, CommandError> {
-        let release = || {
-            let release = Release::new(at.key.clone(), lease);
-            vec![self.undo_alone(&[&release])]
-        };
-        let request = script.acquire(command, 1, &release, ttl);
-        let reply = call_with(script, at.route, &request).await?;
-        Ok(reply.value)
     }
 
     /// Takes the counter of a route, and returns the rest of its quarantine. In a quarantine, the counter is

@@ -5,9 +5,11 @@ use std::num::NonZeroU16;
 use redis::Cmd;
 
 use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
+use super::error::CommandError;
 use super::names::{Named, RedisName, millis};
 use super::reply::{Outcomes, each, list, renewed, spread};
 use super::send::call_with;
+use crate::backend::redis::connection::CommandReply;
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Mode, Renewal, Renewed};
 
@@ -20,47 +22,49 @@ impl Calls {
     /// # Cancel safety
     ///
     /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
-    pub(crate) async fn acquire_in_mode(
+    pub(crate) async fn acquire(
         &self,
         at: KeyRoute<'_>,
         request: &AcquireRequest,
     ) -> Result<Acquired, BackendError> {
+        let AcquireRequest {
+            lease, ttl, mode, ..
+        } = *request;
         // Boxed, so that an acquire in a shared call does not contain the kilobytes of a single one.
-        match request.mode {
-            Mode::Exclusive => Box::pin(self.acquire(at, request.lease, request.ttl)).await,
-            Mode::Shared | Mode::Permit => Box::pin(self.share(at, request)).await,
+        let reply = match mode {
+            Mode::Exclusive => Box::pin(self.call_exclusive(at, lease, ttl)).await,
+            Mode::Shared | Mode::Permit => Box::pin(self.call_shared(at, request)).await,
+        };
+        match reply {
+            // One of the keys is at another node while a slot moves, or the queue of shared leases is denied.
+            Err(error)
+                if matches!(error, CommandError::Scattered(_))
+                    || mode != Mode::Exclusive && error.is_denied() =>
+            {
+                if let Some(route) = &at.sharded_by(&error) {
+                    return Box::pin(self.acquire(KeyRoute { route, ..at }, request)).await;
+                }
+                let scattered = Box::pin(self.acquire_scattered(at, request)).await;
+                note(at, scattered.as_ref());
+                scattered
+            }
+            reply => outcome(at, reply),
         }
     }
 
-    /// Acquires a key for a shared lease or a permit.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Backend::try_acquire`](crate::backend::Backend::try_acquire), it must not be dropped.
-    async fn share(
+    /// Calls the script that acquires a key for a shared lease or a permit.
+    async fn call_shared(
         &self,
         at: KeyRoute<'_>,
         request: &AcquireRequest,
-    ) -> Result<Acquired, BackendError> {
+    ) -> Result<CommandReply, CommandError> {
         let AcquireRequest { lease, ttl, .. } = *request;
         let (script, period) = (&self.scripts.share, at.period);
         let mut command = self.sharing(at.route, std::slice::from_ref(request), at.quarantine());
         command.arg(period);
         let release = || self.undo_one(&self.scripts.release, at, lease);
         let call = script.acquire(&command, 1, &release, ttl);
-        let shared = call_with(script, at.route, &call).await;
-        match shared {
-            // The queue is at another node while a slot moves, or denied.
-            Err(error) if error.excludes_queue() => {
-                if let Some(route) = &at.sharded_by(&error) {
-                    return Box::pin(self.share(KeyRoute { route, ..at }, request)).await;
-                }
-                let shared = Box::pin(self.share_scattered(at, request)).await;
-                note(at, shared.as_ref());
-                shared
-            }
-            shared => outcome(at, shared),
-        }
+        call_with(script, at.route, &call).await
     }
 
     /// Acquires several keys of one slot for shared leases or permits, without a quarantine.

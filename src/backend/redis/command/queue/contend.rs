@@ -9,7 +9,7 @@ use crate::backend::redis::command::error::{is_denial, is_out_of_memory};
 use crate::backend::redis::command::names::{Named, millis};
 use crate::backend::redis::command::reply::{contended, rejected_place};
 use crate::backend::redis::command::send::{call, call_with};
-use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, Contended, Mode};
+use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, Contended};
 
 impl Calls {
     /// Contends for a key in the order of its queue.
@@ -49,7 +49,7 @@ impl Calls {
                 if let Some(route) = &at.sharded_by(&error) {
                     return Box::pin(self.contend(KeyRoute { route, ..at }, request)).await;
                 }
-                let acquired = self.without_queue(at, request).await;
+                let acquired = Box::pin(self.acquire_scattered(at, request)).await;
                 note(at, acquired.as_ref());
                 match &acquired {
                     Ok(_) if error.is_denied() => self.log_denied_queue(),
@@ -80,19 +80,6 @@ impl Calls {
                 }
                 outcome
             }
-        }
-    }
-
-    /// Acquires by calls of one key each.
-    async fn without_queue(
-        &self,
-        at: KeyRoute<'_>,
-        request: &AcquireRequest,
-    ) -> Result<Acquired, BackendError> {
-        let (lease, ttl) = (request.lease, request.ttl);
-        match request.mode {
-            Mode::Exclusive => Box::pin(self.acquire_scattered(at, lease, ttl)).await,
-            Mode::Shared | Mode::Permit => Box::pin(self.share_scattered(at, request)).await,
         }
     }
 
