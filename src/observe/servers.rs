@@ -48,13 +48,9 @@ pub(crate) struct Reporter {
 
 #[derive(Debug)]
 struct State {
-    address: String,
-    part: Part,
     /// The reporters whose outages have begun.
     outages: usize,
-    incidents: u64,
-    #[cfg(feature = "dashboard")]
-    cause: String,
+    server: Server,
 }
 
 static SERVERS: Servers = Servers(Mutex::new(Vec::new()));
@@ -66,8 +62,8 @@ impl Servers {
     fn get_or_add(&self, address: &str, part: Part) -> Option<Arc<Mutex<State>>> {
         let mut servers = self.0.lock();
         let known = servers.iter().find(|it| {
-            let state = it.lock();
-            state.address == address && state.part == part
+            let server = &it.lock().server;
+            server.address == address && server.part == part
         });
         if let Some(known) = known {
             return Some(Arc::clone(known));
@@ -77,14 +73,15 @@ impl Servers {
             let left = servers.iter().position(|it| Arc::strong_count(it) == 1);
             servers.remove(left?);
         }
-        let state = Arc::new(Mutex::new(State {
+        let server = Server {
             address: address.to_owned(),
             part,
-            outages: 0,
+            is_up: true,
             incidents: 0,
             #[cfg(feature = "dashboard")]
             cause: String::new(),
-        }));
+        };
+        let state = Arc::new(Mutex::new(State { outages: 0, server }));
         servers.push(Arc::clone(&state));
         Some(state)
     }
@@ -101,7 +98,7 @@ impl Reporter {
         if let Some(state) = &self.state {
             let mut state = state.lock();
             state.outages += 1;
-            state.incidents += 1;
+            state.server.incidents += 1;
         }
     }
 
@@ -113,7 +110,7 @@ impl Reporter {
     pub(crate) fn failed(&self, cause: &str) {
         #[cfg(feature = "dashboard")]
         if let Some(state) = &self.state {
-            state.lock().cause = cause.chars().take(CAUSE).collect();
+            state.lock().server.cause = cause.chars().take(CAUSE).collect();
         }
     }
 
@@ -132,12 +129,8 @@ pub(crate) fn read() -> Vec<Server> {
     let servers = servers.iter().map(|state| {
         let state = state.lock();
         Server {
-            address: state.address.clone(),
-            part: state.part,
             is_up: state.outages == 0,
-            incidents: state.incidents,
-            #[cfg(feature = "dashboard")]
-            cause: state.cause.clone(),
+            ..state.server.clone()
         }
     });
     servers.collect()
@@ -159,7 +152,11 @@ mod tests {
         drop(states.swap_remove(1));
         assert!(add(MOST).is_some());
         assert_eq!(servers.0.lock().len(), MOST);
-        let left = servers.0.lock().iter().any(|it| it.lock().address == "a:1");
+        let left = servers
+            .0
+            .lock()
+            .iter()
+            .any(|it| it.lock().server.address == "a:1");
         assert!(!left);
     }
 }

@@ -11,17 +11,17 @@ use crate::observe::via::{LostReason, Via};
 
 #[derive(Debug, Default)]
 pub(super) struct LayerTally {
-    grants: Striped<Grants>,
+    pub(super) grants: Striped<Grants>,
     failures: Striped<Failures>,
-    lost: [AtomicU64; LostReason::COUNT],
+    pub(super) lost: [AtomicU64; LostReason::COUNT],
 }
 
 /// What each grant counts, about 4 KiB.
 #[derive(Debug, Default)]
-struct Grants {
-    via: [AtomicU64; Via::COUNT],
+pub(super) struct Grants {
+    pub(super) via: [AtomicU64; Via::COUNT],
     wait: Histogram,
-    hold: Histogram,
+    pub(super) hold: Histogram,
 }
 
 /// What each acquire without a grant counts.
@@ -51,20 +51,6 @@ impl LayerTally {
             Outcome::Cancelled => failures.cancelled.record(waited),
             _ => failures.rejected.record(waited),
         }
-    }
-
-    #[inline]
-    pub(super) fn granted(&self, via: Via) {
-        self.grants.own().via[via as usize].fetch_add(1, Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn ended(&self, held: Duration) {
-        self.grants.own().hold.record(held);
-    }
-
-    pub(super) fn lost(&self, reason: LostReason) {
-        self.lost[reason as usize].fetch_add(1, Relaxed);
     }
 
     pub(super) fn add_to(&self, totals: &mut Totals) {

@@ -78,7 +78,7 @@ impl Tally {
     #[inline]
     pub(crate) fn granted(&self, name: Name, via: Via) {
         if IS_READ {
-            self.layer(name).granted(via);
+            self.layer(name).grants.own().via[via as usize].fetch_add(1, Relaxed);
         }
     }
 
@@ -86,14 +86,14 @@ impl Tally {
     #[inline]
     pub(crate) fn ended(&self, name: Name, held: Duration) {
         if IS_READ {
-            self.layer(name).ended(held);
+            self.layer(name).grants.own().hold.record(held);
         }
     }
 
     /// Counts the loss of a key that was held.
     pub(crate) fn lost(&self, name: Name, reason: LostReason) {
         if IS_READ {
-            self.layer(name).lost(reason);
+            self.layer(name).lost[reason as usize].fetch_add(1, Relaxed);
         }
     }
 
