@@ -34,8 +34,6 @@ pub(crate) fn not_acquired<'a>(
             "lock not acquired"
         );
     }
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (error, waited, queue_position, layer);
 }
 
 /// Reports an acquire whose caller dropped it while it waited.
@@ -49,8 +47,6 @@ pub(crate) fn wait_dropped<'a>(waited: Duration, layer: impl FnOnce() -> Option<
         },
         "lock wait dropped"
     );
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (waited, layer);
 }
 
 /// Reports a request whose handler extracts what no layer provides. No manager counts it, and the program may have

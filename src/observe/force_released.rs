@@ -8,6 +8,4 @@ pub(crate) fn force_released(operator: Option<&str>, reason: &str, outcome: &'st
         outcome,
         "force release"
     );
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (operator, reason, outcome);
 }

@@ -36,8 +36,6 @@ pub(crate) fn granted<'a>(grant: impl FnOnce() -> GrantInfo<'a>) {
             "lock granted"
         );
     }
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = grant;
 }
 
 /// Reports the release of the last hold of a key.
@@ -52,6 +50,4 @@ pub(crate) fn released<'a>(layer: impl FnOnce() -> Option<&'a str>, held: Durati
         },
         "lock released"
     );
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (layer, held);
 }

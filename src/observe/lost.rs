@@ -43,6 +43,4 @@ pub(crate) fn lost(loss: &Loss<'_>) {
             "lock lost"
         );
     }
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = loss;
 }

@@ -34,8 +34,6 @@ impl Mistake {
         }
         #[cfg(feature = "tracing")]
         tracing::error!(extractor = self.extractor, route, %problem, "lock layer misconfigured");
-        #[cfg(not(feature = "tracing"))]
-        let _unused_without_features = problem;
     }
 
     fn is_new(&self, route: &str) -> bool {
@@ -54,8 +52,6 @@ pub(crate) fn kind_on_two_routes(kind: &str, route: &str, other_route: &str) {
         other_route,
         "one kind of lock key on two routes"
     );
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (kind, route, other_route);
 }
 
 /// Reports the first request for a lock that the program has dropped without an await.

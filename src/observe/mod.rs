@@ -5,19 +5,16 @@
 //! A report contains no key and no owner. Requests choose the keys, and as a metric label, each value would
 //! create a time series.
 
+#![cfg_attr(
+    not(feature = "tracing"),
+    allow(dead_code, unused_variables, reason = "only events have the fields")
+)]
+
 mod acquired;
 #[cfg(feature = "dashboard")]
 mod force_released;
-#[cfg_attr(
-    not(feature = "tracing"),
-    allow(dead_code, reason = "only events have the fields")
-)]
 mod held;
 mod label;
-#[cfg_attr(
-    not(feature = "tracing"),
-    allow(dead_code, reason = "only events have the fields")
-)]
 mod lost;
 #[cfg(feature = "metrics")]
 pub mod metrics;

@@ -52,8 +52,6 @@ impl RenewalOutage {
                 tracing::debug!(target: "tower_lock", { count, left_ms, cause = cause() }, "renewal failed");
             }
         }
-        #[cfg(not(feature = "tracing"))]
-        let _unused_without_features = (is_warning, count, left, cause);
     }
 
     /// Reports a command that renewed these leases.

@@ -10,8 +10,6 @@ pub(crate) fn observed(error: &Error) {
         outcome = Outcome::of(Err(error)).as_str(),
         "request would be rejected"
     );
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = error;
 }
 
 /// Reports a request that ran without its lock because the backend is unavailable. The first one of an outage
@@ -30,6 +28,4 @@ pub(crate) fn passed(error: &Error, is_first: bool) {
             );
         }
     }
-    #[cfg(not(feature = "tracing"))]
-    let _unused_without_features = (error, is_first);
 }

@@ -51,10 +51,7 @@ impl WaitSpan {
             }
         }
         #[cfg(not(feature = "tracing"))]
-        {
-            let _unused_without_features = (layer, mode, keys);
-            Self {}
-        }
+        Self {}
     }
 
     /// Runs a part of the acquire inside the span.
@@ -93,7 +90,5 @@ impl WaitSpan {
                 }
             }
         }
-        #[cfg(not(feature = "tracing"))]
-        let _unused_without_features = (outcome, via, waited, queue_position);
     }
 }
