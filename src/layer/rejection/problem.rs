@@ -65,11 +65,9 @@ impl Problem {
             },
             ErrorKind::TooManyWaiters => Self {
                 name: Some("too-many-waiters"),
-                status: StatusCode::TOO_MANY_REQUESTS,
                 title: "Too many waiters",
                 detail: "too many requests wait for this resource; this is temporary",
-                temporary: true,
-                grpc: GrpcStatus::ResourceExhausted,
+                ..Self::of(ErrorKind::PermitsExhausted)
             },
             ErrorKind::Overloaded => Self {
                 name: Some("lock-overload"),
@@ -95,11 +93,9 @@ impl Problem {
             },
             ErrorKind::ShuttingDown => Self {
                 name: Some("shutting-down"),
-                status: StatusCode::SERVICE_UNAVAILABLE,
                 title: "Shutting down",
                 detail: "this instance is shutting down; another one can serve the request",
-                temporary: true,
-                grpc: GrpcStatus::Unavailable,
+                ..Self::of(ErrorKind::Unavailable)
             },
             // 503 with Retry-After would invite replays of a partial write.
             ErrorKind::Lost => Self {
@@ -120,11 +116,9 @@ impl Problem {
             },
             ErrorKind::Misconfigured => Self {
                 name: Some("lock-misconfigured"),
-                status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock misconfigured",
                 detail: "the server cannot determine the lock of this request; report this to its operator",
-                temporary: false,
-                grpc: GrpcStatus::Internal,
+                ..Self::of(ErrorKind::Lost)
             },
             ErrorKind::NoRoute => Self {
                 name: Some("no-route"),
@@ -160,27 +154,21 @@ impl Problem {
             },
             ErrorKind::KeyConflict => Self {
                 name: Some("lock-key-conflict"),
-                status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock key conflict",
                 detail: "the key of the lock holds other data, or its owner holds another mode",
-                temporary: false,
-                grpc: GrpcStatus::Internal,
+                ..Self::of(ErrorKind::Lost)
             },
             ErrorKind::ReentrancyLimit => Self {
                 name: Some("lock-reentrancy"),
-                status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock reentrancy",
                 detail: "the request acquired the same lock too many times",
-                temporary: false,
-                grpc: GrpcStatus::Internal,
+                ..Self::of(ErrorKind::Lost)
             },
             ErrorKind::Upgrade => Self {
                 name: Some("lock-upgrade"),
-                status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock upgrade",
                 detail: "the request holds the lock shared, or a permit of it, and asks for an exclusive one",
-                temporary: false,
-                grpc: GrpcStatus::Internal,
+                ..Self::of(ErrorKind::Lost)
             },
             ErrorKind::Unsupported => Self {
                 detail: "the server asks for a kind of lock that its backend does not have",
@@ -188,11 +176,9 @@ impl Problem {
             },
             ErrorKind::InvalidOption => Self {
                 name: Some("lock-option-invalid"),
-                status: StatusCode::INTERNAL_SERVER_ERROR,
                 title: "Lock option invalid",
                 detail: "the server set an option of the lock that is out of bounds",
-                temporary: false,
-                grpc: GrpcStatus::Internal,
+                ..Self::of(ErrorKind::Lost)
             },
         }
     }
