@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::setting::BodyFirst;
+use super::setting::{BodyFirst, Limits};
 use crate::layer::config::{LockLayer, assert_valid};
 use crate::layer::keys::{KeyExtractor, Keyed};
 use crate::lock::valid_lease;
@@ -43,14 +43,8 @@ impl<K: KeyExtractor> LockLayer<K> {
     #[track_caller]
     pub fn read_body_first(self, limit: usize, deadline: Duration) -> LockLayer<BodyFirst<K>> {
         assert_valid(valid_lease("read_body_first", deadline));
-        LockLayer {
-            locks: self.locks,
-            keys: Arc::new(Keyed::new(BodyFirst::new(
-                self.keys,
-                Some((limit, deadline)),
-            ))),
-            options: self.options,
-        }
+        let bytes = limit;
+        self.reading(Some(Limits { bytes, deadline }))
     }
 
     /// Lets requests with a body of any type read it while they wait for the lock, within
@@ -67,9 +61,14 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// # drop(layer);
     /// ```
     pub fn read_body_ahead(self) -> LockLayer<BodyFirst<K>> {
+        self.reading(None)
+    }
+
+    fn reading(self, limits: Option<Limits>) -> LockLayer<BodyFirst<K>> {
+        let keys = self.keys;
         LockLayer {
             locks: self.locks,
-            keys: Arc::new(Keyed::new(BodyFirst::new(self.keys, None))),
+            keys: Arc::new(Keyed::new(BodyFirst { keys, limits })),
             options: self.options,
         }
     }

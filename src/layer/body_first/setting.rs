@@ -23,13 +23,6 @@ pub(super) struct Limits {
     pub(super) deadline: Duration,
 }
 
-impl<K> BodyFirst<K> {
-    pub(in crate::layer) fn new(keys: Arc<Keyed<K>>, limits: Option<(usize, Duration)>) -> Self {
-        let limits = limits.map(|(bytes, deadline)| Limits { bytes, deadline });
-        Self { keys, limits }
-    }
-}
-
 impl<K> fmt::Debug for BodyFirst<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BodyFirst")
