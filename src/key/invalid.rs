@@ -63,21 +63,3 @@ pub enum InvalidKey {
     #[error("{0}")]
     Setup(Cow<'static, str>),
 }
-
-impl InvalidKey {
-    pub(crate) fn missing(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::Missing(what.into())
-    }
-
-    pub(crate) fn undecodable(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::Undecodable(what.into())
-    }
-
-    pub(crate) fn ambiguous(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::Ambiguous(what.into())
-    }
-
-    pub(crate) fn empty_value(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::EmptyValue(what.into())
-    }
-}

@@ -331,23 +331,16 @@ impl fmt::Debug for LockKey {
     }
 }
 
-impl From<&str> for LockKey {
-    fn from(name: &str) -> Self {
-        Self::new(name)
-    }
+macro_rules! from_names {
+    ($($name:ty),*) => {$(
+        impl From<$name> for LockKey {
+            fn from(name: $name) -> Self {
+                Self::new(name)
+            }
+        }
+    )*};
 }
-
-impl From<String> for LockKey {
-    fn from(name: String) -> Self {
-        Self::new(name)
-    }
-}
-
-impl From<&String> for LockKey {
-    fn from(name: &String) -> Self {
-        Self::new(name)
-    }
-}
+from_names!(&str, String, &String);
 
 impl From<&LockKey> for LockKey {
     fn from(key: &LockKey) -> Self {

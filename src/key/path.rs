@@ -17,7 +17,9 @@ use super::invalid::InvalidKey;
 /// lock of another route.
 pub(super) fn canonical(path: &str) -> Result<Cow<'_, [u8]>, InvalidKey> {
     let mut path = match path.contains('%') {
-        true if has_broken_escape(path.as_bytes()) => return Err(InvalidKey::undecodable("path")),
+        true if has_broken_escape(path.as_bytes()) => {
+            return Err(InvalidKey::Undecodable("path".into()));
+        }
         true => Cow::from(percent_decode(path.as_bytes())),
         false => Cow::Borrowed(path.as_bytes()),
     };

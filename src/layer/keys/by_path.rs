@@ -43,7 +43,7 @@ mod tests {
         assert_eq!(key("/a%42?x=1"), key("/aB"));
         assert_eq!(key("http://host/a"), key("/a?b"));
         assert_eq!(key("/a%40b"), Ok(Some(LockKey::from_path("/a@b").into())));
-        let broken = InvalidKey::undecodable("path");
+        let broken = InvalidKey::Undecodable("path".into());
         assert_eq!(key("/%zz"), Err(broken));
         assert_eq!(key("/a/%2e%2e"), Err(InvalidKey::DotSegment));
     }

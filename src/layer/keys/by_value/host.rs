@@ -21,11 +21,11 @@ pub(super) fn of(request: &Parts) -> Result<String, InvalidKey> {
         target.map(canonical).transpose()?,
         header.map(canonical).transpose()?,
     ) {
-        _ if headers.next().is_some() => Err(InvalidKey::ambiguous(WHAT)),
+        _ if headers.next().is_some() => Err(InvalidKey::Ambiguous(WHAT.into())),
         // Another program could read the other one.
-        (Some(target), Some(header)) if target != header => Err(InvalidKey::ambiguous(WHAT)),
+        (Some(target), Some(header)) if target != header => Err(InvalidKey::Ambiguous(WHAT.into())),
         (Some(host), _) | (None, Some(host)) => Ok(host),
-        (None, None) => Err(InvalidKey::missing(WHAT)),
+        (None, None) => Err(InvalidKey::Missing(WHAT.into())),
     }
 }
 
@@ -61,7 +61,7 @@ fn canonical(authority: &str) -> Result<String, InvalidKey> {
         None => host.trim_end_matches('.').to_ascii_lowercase(),
     };
     if host.is_empty() {
-        return Err(InvalidKey::empty_value(WHAT));
+        return Err(InvalidKey::EmptyValue(WHAT.into()));
     }
     let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse::<u16>() {

@@ -14,7 +14,7 @@ pub(super) fn read(request: &mut Parts) -> Result<RawPathParams, InvalidKey> {
     match ready_at_once(RawPathParams::from_request_parts(request, &())) {
         Ok(params) => Ok(params),
         Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => {
-            Err(InvalidKey::undecodable("path"))
+            Err(InvalidKey::Undecodable("path".into()))
         }
         Err(_) if is_in_router(request) => Err(InvalidKey::NoRoute),
         Err(_) => Err(InvalidKey::Setup(OUTSIDE.into())),

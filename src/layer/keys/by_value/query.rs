@@ -24,7 +24,7 @@ pub(super) fn key(name: &str, kind: Option<&str>, request: &Parts) -> Extracted 
     let value = form_decode(source.only(values)?);
     match std::str::from_utf8(&value) {
         Ok(_) => source.key(kind, &value),
-        Err(_) => Err(InvalidKey::undecodable(source.to_string())),
+        Err(_) => Err(InvalidKey::Undecodable(source.to_string().into())),
     }
 }
 

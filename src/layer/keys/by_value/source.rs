@@ -14,10 +14,10 @@ pub(super) struct ValueSource<'n> {
 impl ValueSource<'_> {
     /// Returns the only value.
     pub(super) fn only<V>(self, mut values: impl Iterator<Item = V>) -> Result<V, InvalidKey> {
-        let missing = || InvalidKey::missing(self.to_string());
+        let missing = || InvalidKey::Missing(self.to_string().into());
         let value = values.next().ok_or_else(missing)?;
         match values.next() {
-            Some(_) => Err(InvalidKey::ambiguous(self.to_string())),
+            Some(_) => Err(InvalidKey::Ambiguous(self.to_string().into())),
             None => Ok(value),
         }
     }
@@ -29,7 +29,7 @@ impl ValueSource<'_> {
         value: &[u8],
     ) -> Result<Option<LockKeys>, InvalidKey> {
         if value.is_empty() {
-            return Err(InvalidKey::empty_value(self.to_string()));
+            return Err(InvalidKey::EmptyValue(self.to_string().into()));
         }
         let parts = [kind.unwrap_or(self.name).as_bytes(), value];
         Ok(Some(LockKey::from_parts(parts).into()))
