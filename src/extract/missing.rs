@@ -45,14 +45,12 @@ impl Extractor {
     }
 
     fn mistake(self) -> &'static Mistake {
-        static SCOPE: Mistake = Mistake::of("LockScope");
-        static HELD: Mistake = Mistake::of("Held");
-        static OWNER: Mistake = Mistake::of("Owner");
-        match self {
-            Self::Scope => &SCOPE,
-            Self::Held => &HELD,
-            Self::Owner => &OWNER,
-        }
+        static MISTAKES: [Mistake; 3] = [
+            Mistake::of("LockScope"),
+            Mistake::of("Held"),
+            Mistake::of("Owner"),
+        ];
+        &MISTAKES[self as usize]
     }
 }
 

@@ -1,6 +1,5 @@
 //! An acquire of a handler, whose lock the scope keeps.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -69,6 +68,7 @@ impl LockScope {
 /// # Cancel safety
 ///
 /// If dropped, the acquire leaves the queue at once, and nothing remains.
+#[derive(Debug)]
 #[must_use = "an acquire does nothing until it is awaited"]
 pub struct ScopeAcquire {
     scope: LockScope,
@@ -126,13 +126,5 @@ impl IntoFuture for ScopeAcquire {
             scope.keep(guard);
             Ok(held)
         })
-    }
-}
-
-impl fmt::Debug for ScopeAcquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScopeAcquire")
-            .field("acquire", &self.acquire)
-            .finish_non_exhaustive()
     }
 }
