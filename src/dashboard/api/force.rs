@@ -8,7 +8,7 @@ use http::{Extensions, StatusCode};
 use serde_json::json;
 
 use super::inspect::{failed, field, object};
-use super::response::{refuse, too_many};
+use super::response::{bad_request, refuse, too_many};
 use crate::dashboard::board::Board;
 use crate::dashboard::force_release::ForceRelease;
 use crate::dashboard::operator::Operator;
@@ -37,21 +37,15 @@ pub(in crate::dashboard) async fn force_release(
     let body = object(body).await;
     let fields = ["key", "owner", "reason"].map(|name| field(&body, name));
     let [Some(key), Some(owner), Some(reason)] = fields else {
-        return refuse(
-            StatusCode::BAD_REQUEST,
-            "the body has no text `key`, `owner` or `reason`",
-        );
+        return bad_request("the body has no text `key`, `owner` or `reason`");
     };
     let reason = reason.trim().to_owned();
     if !REASON.contains(&reason.chars().count()) {
-        return refuse(
-            StatusCode::BAD_REQUEST,
-            "the reason has fewer than 8 or more than 500 characters",
-        );
+        return bad_request("the reason has fewer than 8 or more than 500 characters");
     }
     let key = LockKey::from_shown(&key);
     if let Err(invalid) = key.validate() {
-        return refuse(StatusCode::BAD_REQUEST, &invalid.to_string());
+        return bad_request(&invalid.to_string());
     }
     let request = ForceRelease {
         operator: extensions.get::<Operator>().cloned(),

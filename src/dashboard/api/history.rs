@@ -4,9 +4,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
 
-use super::response::refuse;
+use super::response::bad_request;
 use crate::dashboard::board::Board;
 use crate::dashboard::readings::Range;
 
@@ -18,7 +17,7 @@ pub(in crate::dashboard) async fn history(
     let range = match query.get("range").map(String::as_str) {
         None | Some("15m") => Range::Seconds,
         Some("24h") => Range::Minutes,
-        Some(_) => return refuse(StatusCode::BAD_REQUEST, "`range` is not `15m` or `24h`"),
+        Some(_) => return bad_request("`range` is not `15m` or `24h`"),
     };
     Json(board.publisher.history().columns(range)).into_response()
 }

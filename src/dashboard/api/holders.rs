@@ -4,10 +4,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
 use serde_json::json;
 
-use super::response::{refuse, too_many};
+use super::response::{bad_request, too_many};
 use crate::dashboard::board::Board;
 use crate::dashboard::readings::row;
 use crate::lock::Order;
@@ -24,14 +23,11 @@ pub(in crate::dashboard) async fn holders(
         return too_many(retry_after);
     }
     let Some(limit) = limit(query.get("limit")) else {
-        return refuse(StatusCode::BAD_REQUEST, "`limit` is not between 1 and 500");
+        return bad_request("`limit` is not between 1 and 500");
     };
     if let Some(after) = query.get("after") {
         let Some(after) = cursor(after) else {
-            return refuse(
-                StatusCode::BAD_REQUEST,
-                "`after` is no cursor of this process",
-            );
+            return bad_request("`after` is no cursor of this process");
         };
         let page = board.locks.page(after, limit).await;
         let rows: Vec<_> = page.rows.iter().map(row).collect();
@@ -43,10 +39,7 @@ pub(in crate::dashboard) async fn holders(
         Some("age") => Order::Age,
         Some("remaining") => Order::Remaining,
         Some(_) => {
-            return refuse(
-                StatusCode::BAD_REQUEST,
-                "`sort` is not `waiters`, `age` or `remaining`",
-            );
+            return bad_request("`sort` is not `waiters`, `age` or `remaining`");
         }
     };
     let walk = board.locks.walk(order, limit).await;

@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::response::{refuse, too_many};
+use super::response::{bad_request, refuse, too_many};
 use crate::dashboard::board::Board;
 use crate::dashboard::readings::{held_by, owner, row};
 use crate::error::with_causes;
@@ -28,11 +28,11 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
         return too_many(retry_after);
     }
     let Some(key) = field(&object(body).await, "key") else {
-        return refuse(StatusCode::BAD_REQUEST, "the body has no text `key`");
+        return bad_request("the body has no text `key`");
     };
     let key = LockKey::from_shown(&key);
     if let Err(invalid) = key.validate() {
-        return refuse(StatusCode::BAD_REQUEST, &invalid.to_string());
+        return bad_request(&invalid.to_string());
     }
     let reply = board.locks.inspect(&key).await;
     let here = board.locks.lane(&key);

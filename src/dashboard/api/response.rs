@@ -11,6 +11,11 @@ pub(in crate::dashboard) fn refuse(status: StatusCode, reason: &str) -> Response
     (status, Json(json!({ "error": reason }))).into_response()
 }
 
+/// Creates the response to a request that the page does not send.
+pub(super) fn bad_request(reason: &str) -> Response {
+    refuse(StatusCode::BAD_REQUEST, reason)
+}
+
 /// Creates the response to a request above a rate limit.
 pub(super) fn too_many(retry_after: Duration) -> Response {
     let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, "too many requests");

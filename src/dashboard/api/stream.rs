@@ -1,6 +1,5 @@
 //! The stream of frames, as server-sent events.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -84,11 +83,5 @@ impl http_body::Body for Frames {
                 Poll::Ready(None)
             }
         }
-    }
-}
-
-impl fmt::Debug for Frames {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frames").finish_non_exhaustive()
     }
 }
