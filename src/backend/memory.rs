@@ -43,6 +43,17 @@ impl Memory {
     pub(super) fn released(&self, lease: &Release, now: Instant) -> Released {
         self.state.lock().release(lease, now)
     }
+
+    fn each<T, R>(
+        &self,
+        items: &[T],
+        command: fn(&mut MemoryState, &T, Instant) -> R,
+    ) -> Vec<Result<R, BackendError>> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let outcomes = items.iter().map(|item| Ok(command(&mut state, item, now)));
+        outcomes.collect()
+    }
 }
 
 impl Backend for Memory {
@@ -55,30 +66,15 @@ impl Backend for Memory {
     }
 
     async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        leases
-            .iter()
-            .map(|leaver| Ok(state.leave(leaver, now)))
-            .collect()
+        self.each(leases, MemoryState::leave)
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        renewals
-            .iter()
-            .map(|renewal| Ok(state.renew(renewal, now)))
-            .collect()
+        self.each(renewals, MemoryState::renew)
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        leases
-            .iter()
-            .map(|release| Ok(state.release(release, now)))
-            .collect()
+        self.each(leases, MemoryState::release)
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
