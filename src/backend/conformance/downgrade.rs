@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, lease, refuses};
+use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, refuses};
 use super::queue::waiter::{freed, passed_on};
-use super::shared::{key, renew_shared};
-use super::support::{LONG, SHORT, busy, definite, grant, grant_briefly, only, release, released};
+use super::shared::renew_shared;
+use super::support::{
+    LONG, SHORT, busy, definite, fresh_key, grant, grant_briefly, lease, only, release, released,
+};
 use crate::LockKey;
 use crate::backend::{
     Backend, BackendErrorKind, Downgraded, LeaseId, Release, Released, Renewal, Renewed,
@@ -40,9 +42,7 @@ async fn downgrade<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Op
 /// Checks that a downgraded lease is shared under its id: others share the key, no exclusive lease acquires it, and its
 /// own release frees it.
 pub(super) async fn downgraded_lease_is_shared<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("downgrade", one) else {
-        return;
-    };
+    let key = fresh_key("downgrade");
     let (writer, reader) = (lease(), lease());
     grant(one, &key, writer, LONG).await;
     refuses(other, &key, SHARED).await;
@@ -70,9 +70,7 @@ pub(super) async fn downgraded_lease_is_shared<B: Backend>(one: &B, other: &B) {
 /// Checks that a downgrade serves the shared leases at the head of the queue, and no exclusive one, which then waits for
 /// the last of them.
 pub(super) async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("downgrade-queue", one) else {
-        return;
-    };
+    let key = fresh_key("downgrade-queue");
     let (writer, first, next, last) = (lease(), lease(), lease(), lease());
     grant(one, &key, writer, LONG).await;
     for (backend, lease, mode) in [
@@ -113,9 +111,7 @@ pub(super) async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, 
 /// Checks that the counter of a downgraded lease exceeds those before it, and that later ones exceed it. A repeat has
 /// another counter.
 pub(super) async fn counter_of_downgraded_lease_increases<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("downgrade-counter", one) else {
-        return;
-    };
+    let key = fresh_key("downgrade-counter");
     let (writer, reader, next) = (lease(), lease(), lease());
     let mut last = grant(one, &key, writer, LONG).await;
     for _ in 0..2 {
@@ -136,9 +132,7 @@ pub(super) async fn counter_of_downgraded_lease_increases<B: Backend>(one: &B, o
 
 /// Checks that a downgrade without the lease creates none, and that it touches no other lease.
 pub(super) async fn downgrade_without_lease_changes_nothing<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("downgrade-absent", one) else {
-        return;
-    };
+    let key = fresh_key("downgrade-absent");
     let (writer, absent, expired) = (lease(), lease(), lease());
     let is_absent = async |lease| {
         let outcome = try_downgrade(other, &key, lease, LONG).await;
@@ -163,9 +157,7 @@ pub(super) async fn downgrade_without_lease_changes_nothing<B: Backend>(one: &B,
 
 /// Checks that a downgrade does not shorten its lease, and that it extends a shorter one.
 pub(super) async fn downgrade_extends_and_does_not_shorten_lease<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("downgrade-ttl", one) else {
-        return;
-    };
+    let key = fresh_key("downgrade-ttl");
     for (granted, requested) in [(LONG, SHORT), (SHORT * 5, LONG)] {
         let writer = lease();
         grant(one, &key, writer, granted).await;

@@ -2,9 +2,11 @@
 
 use tokio::time::Instant;
 
-use super::support::{LONG, MARGIN, definite, fixture, grant, release, released, renewed};
+use super::support::{
+    LONG, MARGIN, definite, fixture, grant, not_released, not_renewed, release, renewed,
+};
 use crate::LockKey;
-use crate::backend::{Backend, ForceReleased, Released, Renewed};
+use crate::backend::{Backend, ForceReleased, Renewed};
 
 /// Checks that `inspect` returns `None` for a free key, and the lease and its remaining TTL for a held
 /// key.
@@ -73,19 +75,21 @@ pub(super) async fn forced_release_frees_key_of_any_lease<B: Backend>(one: &B, o
     grant(one, &key, holder, LONG).await;
     let outcome = definite(force().await, "force_release");
     assert_eq!(outcome, ForceReleased::Released, "the key was held");
-    let outcome = renewed(one, &key, holder, LONG).await;
-    assert_eq!(
-        outcome,
-        Renewed::NotHeld,
-        "a lease that was ended by force was renewed"
-    );
+    not_renewed(
+        one,
+        &key,
+        holder,
+        "a lease that was ended by force was renewed",
+    )
+    .await;
     grant(one, &key, next, LONG).await;
-    let outcome = released(one, &key, holder).await;
-    assert_eq!(
-        outcome,
-        Released::NotHeld,
-        "a late release must not free the next holder"
-    );
+    not_released(
+        one,
+        &key,
+        holder,
+        "a late release must not free the next holder",
+    )
+    .await;
     release(one, &key, next).await;
     // A slow node of a quorum may still hold an earlier lease.
     let deadline = Instant::now() + MARGIN;

@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use super::support::{
-    LONG, SHORT, busy, definite, fixture, fresh_key, grant, release, released, renewed,
+    LONG, SHORT, busy, definite, fixture, fresh_key, grant, not_released, not_renewed, release,
+    renewed,
 };
 use crate::backend::{Backend, LeaseId, Release, Released, Renewal, Renewed};
 
@@ -12,14 +13,15 @@ pub(super) async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(bac
     let (key, holder, next) = fixture("release");
     grant(backend, &key, holder, LONG).await;
     release(backend, &key, holder).await;
-    let repeat = released(backend, &key, holder).await;
-    assert_eq!(repeat, Released::NotHeld, "the key was released before");
+    not_released(backend, &key, holder, "the key was released before").await;
     grant(backend, &key, next, LONG).await;
-    assert_eq!(
-        released(backend, &key, holder).await,
-        Released::NotHeld,
-        "a late release must not free the next holder"
-    );
+    not_released(
+        backend,
+        &key,
+        holder,
+        "a late release must not free the next holder",
+    )
+    .await;
     busy(backend, &key, holder).await;
     release(backend, &key, next).await;
 }
@@ -28,10 +30,8 @@ pub(super) async fn release_frees_key_and_repeat_changes_nothing<B: Backend>(bac
 pub(super) async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, other: &B) {
     let (key, holder, another) = fixture("another");
     grant(one, &key, holder, LONG).await;
-    let outcome = released(other, &key, another).await;
-    assert_eq!(outcome, Released::NotHeld, "another lease released the key");
-    let outcome = renewed(other, &key, another, LONG * 10).await;
-    assert_eq!(outcome, Renewed::NotHeld, "another lease renewed the key");
+    not_released(other, &key, another, "another lease released the key").await;
+    not_renewed(other, &key, another, "another lease renewed the key").await;
     let left = busy(other, &key, another).await;
     assert!(
         left <= LONG,
@@ -43,12 +43,10 @@ pub(super) async fn other_lease_cannot_release_or_renew<B: Backend>(one: &B, oth
 /// Checks that renewing a lease that was not granted or was released leaves the key free.
 pub(super) async fn renewal_without_lease_creates_none<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("renew-free");
-    let outcome = renewed(backend, &key, holder, LONG).await;
-    assert_eq!(outcome, Renewed::NotHeld, "the key was never held");
+    not_renewed(backend, &key, holder, "the key was never held").await;
     grant(backend, &key, holder, LONG).await;
     release(backend, &key, holder).await;
-    let outcome = renewed(backend, &key, holder, LONG).await;
-    assert_eq!(outcome, Renewed::NotHeld, "a released lease was renewed");
+    not_renewed(backend, &key, holder, "a released lease was renewed").await;
     grant(backend, &key, next, LONG).await;
     release(backend, &key, next).await;
 }

@@ -8,8 +8,8 @@ use tokio::time::sleep;
 
 use super::queue::waiter::freed;
 use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant_within, only, release, released,
-    renewed,
+    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant_within, lease, only, release,
+    released, renewed,
 };
 use crate::LockKey;
 use crate::backend::{
@@ -41,8 +41,10 @@ pub async fn all_of_node<N: Node>(one: &N, other: &N) {
     confirmed_counter_bounds_next_vote(one, other).await;
     proposal_over_known_counter_is_adopted(one, other).await;
     rejected_vote_leaves_counter_unchanged(one, other).await;
-    shared_votes_hold_key_together(one, other).await;
-    intent_keeps_shared_votes_out(one, other).await;
+    if one.capabilities().shared {
+        shared_votes_hold_key_together(one, other).await;
+        intent_keeps_shared_votes_out(one, other).await;
+    }
 }
 
 /// Checks that votes and acquires exclude each other, and that the lease of a vote can be renewed and
@@ -136,11 +138,8 @@ async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
 /// Checks that the votes for shared leases exclude only those for an exclusive one, under counters that increase. A node
 /// without shared leases passes.
 async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
-    if !one.capabilities().shared {
-        return;
-    }
     let (key, first, second) = fixture("vote-shared");
-    let writer = LeaseId::new(Uuid::new_v4(), 1);
+    let writer = lease();
     let known = granted(one, &key, writer, Fence::Confirm(1)).await;
     assert!(!votes(other, &key, first, Fence::Propose(1)).await);
     release(one, &key, writer).await;
@@ -160,11 +159,8 @@ async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
 /// Checks that an exclusive lease that shared ones exclude keeps further ones of other managers out, until it is granted
 /// or its time is over. A node without shared leases passes.
 async fn intent_keeps_shared_votes_out<N: Node>(one: &N, other: &N) {
-    if !one.capabilities().shared {
-        return;
-    }
     let (key, reader, later) = fixture("vote-intent");
-    let writer = LeaseId::new(Uuid::new_v4(), 1);
+    let writer = lease();
     let own = LeaseId::new(writer.manager(), 2);
     let intent = AcquireRequest::new(key.clone(), writer, LONG).with_intent(MARGIN);
     let renew = async || {

@@ -1,25 +1,18 @@
-//! Shared leases. A backend without them passes each of these functions.
+//! Shared leases, if the backend has them.
 
 use tokio::time::sleep;
 
 use super::holder::forced;
-use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, lease, refuses};
+use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, refuses};
 use super::queue::waiter::{freed, passed_on};
 use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, only, release, released,
+    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, lease, only, release,
+    released,
 };
 use crate::LockKey;
 use crate::backend::{
     Backend, Contended, ForceReleased, LeaseId, Mode, Release, Released, Renewal, Renewed,
 };
-
-/// Returns a fresh key, or `None` if the backend has no shared leases.
-pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
-    let capabilities = backend.capabilities();
-    capabilities
-        .include(Mode::Shared)
-        .then(|| fresh_key(subject))
-}
 
 pub(super) async fn renew_shared<B: Backend>(
     backend: &B,
@@ -32,9 +25,7 @@ pub(super) async fn renew_shared<B: Backend>(
 
 /// Checks that shared leases hold a key together, and that neither they nor an exclusive one admit the other kind.
 pub(super) async fn shared_and_exclusive_leases_exclude_each_other<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("shared", one) else {
-        return;
-    };
+    let key = fresh_key("shared");
     let (first, second, writer) = (lease(), lease(), lease());
     hold(one, &key, first, SHARED, LONG).await;
     hold(other, &key, second, SHARED, LONG).await;
@@ -50,9 +41,7 @@ pub(super) async fn shared_and_exclusive_leases_exclude_each_other<B: Backend>(o
 
 /// Checks that a repeated acquire under one shared lease is granted and counted once.
 pub(super) async fn repeated_acquire_under_shared_lease_is_granted<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("shared-again", one) else {
-        return;
-    };
+    let key = fresh_key("shared-again");
     let reader = lease();
     hold(one, &key, reader, SHARED, LONG).await;
     hold(one, &key, reader, SHARED, LONG).await;
@@ -66,9 +55,7 @@ pub(super) async fn repeated_acquire_under_shared_lease_is_granted<B: Backend>(o
 
 /// Checks that each shared lease expires, whatever the others do, and that the key is free after the last one.
 pub(super) async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("shared-expiry", one) else {
-        return;
-    };
+    let key = fresh_key("shared-expiry");
     let (brief, long) = (lease(), lease());
     hold(other, &key, brief, SHARED, SHORT).await;
     let holder = definite(one.inspect(&key).await, "inspect");
@@ -95,9 +82,7 @@ pub(super) async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &
 
 /// Checks that the counters of exclusive leases exceed those of shared ones before them, and the reverse.
 pub(super) async fn counters_of_both_modes_increase<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("shared-counter", one) else {
-        return;
-    };
+    let key = fresh_key("shared-counter");
     let mut last = 0;
     for _ in 0..3 {
         let writer = lease();
@@ -116,9 +101,7 @@ pub(super) async fn counters_of_both_modes_increase<B: Backend>(one: &B, other: 
 /// Checks that no shared lease passes an exclusive one that waits in the queue, that renewals report it, and that its
 /// departure admits the shared ones behind it.
 pub(super) async fn waiting_exclusive_lease_stops_shared_ones<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("shared-wanted", one) else {
-        return;
-    };
+    let key = fresh_key("shared-wanted");
     let (reader, writer, later) = (lease(), lease(), lease());
     hold(one, &key, reader, SHARED, LONG).await;
     let waiting = contend(other, &key, writer, EXCLUSIVE).await;
@@ -142,9 +125,7 @@ pub(super) async fn waiting_exclusive_lease_stops_shared_ones<B: Backend>(one: &
 /// Checks that a key that becomes free is transferred to the shared leases at the head of the queue together, up to the
 /// first exclusive one, which receives it after the last of them.
 pub(super) async fn waiting_shared_leases_are_served_together<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("shared-together", one) else {
-        return;
-    };
+    let key = fresh_key("shared-together");
     let (writer, first, second, next, last) = (lease(), lease(), lease(), lease(), lease());
     grant(one, &key, writer, LONG).await;
     for (backend, lease, mode) in [
@@ -179,9 +160,7 @@ pub(super) async fn waiting_shared_leases_are_served_together<B: Backend>(one: &
 
 /// Checks that a forced release ends all shared leases of a key.
 pub(super) async fn forced_release_ends_shared_leases<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("shared-force", one) else {
-        return;
-    };
+    let key = fresh_key("shared-force");
     let (first, second, writer) = (lease(), lease(), lease());
     hold(one, &key, first, SHARED, LONG).await;
     hold(other, &key, second, SHARED, LONG).await;

@@ -25,11 +25,12 @@ pub(super) fn fresh_key(subject: &str) -> LockKey {
 
 /// Returns a fresh key, and leases of two managers.
 pub(super) fn fixture(subject: &str) -> (LockKey, LeaseId, LeaseId) {
-    (
-        fresh_key(subject),
-        LeaseId::new(Uuid::new_v4(), 1),
-        LeaseId::new(Uuid::new_v4(), 1),
-    )
+    (fresh_key(subject), lease(), lease())
+}
+
+/// Returns a lease of another manager.
+pub(super) fn lease() -> LeaseId {
+    LeaseId::new(Uuid::new_v4(), 1)
 }
 
 #[track_caller]
@@ -125,6 +126,22 @@ pub(super) async fn renewed<B: Backend>(
 pub(super) async fn released<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Released {
     let releases = [Release::new(key.clone(), lease)];
     only(backend.release(&releases).await, "release")
+}
+
+pub(super) async fn not_renewed<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId, why: &str) {
+    // A renewal that took effect would show in the TTL.
+    let outcome = renewed(backend, key, lease, LONG * 10).await;
+    assert_eq!(outcome, Renewed::NotHeld, "{why}");
+}
+
+pub(super) async fn not_released<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    lease: LeaseId,
+    why: &str,
+) {
+    let outcome = released(backend, key, lease).await;
+    assert_eq!(outcome, Released::NotHeld, "{why}");
 }
 
 pub(super) async fn release<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) {

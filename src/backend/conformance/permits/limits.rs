@@ -4,20 +4,19 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::requests::{EXCLUSIVE, SHARED, attempt, ends, hold, key, lease, permit, refuses, renew};
+use super::requests::{EXCLUSIVE, SHARED, attempt, ends, hold, permit, refuses, renew};
 use crate::backend::conformance::acquire::side_by_side;
 use crate::backend::conformance::holder::forced;
 use crate::backend::conformance::support::{
-    LONG, MARGIN, SHORT, busy, definite, grant, grant_within, inspected, release, released,
+    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, inspected, lease, release,
+    released,
 };
 use crate::backend::{Acquired, Backend, ForceReleased, LeaseId, Mode, Released};
 
 /// Checks that permits hold a key together up to their limit, that a repeat is counted once, and that each release
 /// admits one more.
 pub(crate) async fn permits_up_to_limit_hold_key_together<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits", one) else {
-        return;
-    };
+    let key = fresh_key("permits");
     let [first, second, third] = [(); 3].map(|()| lease());
     hold(one, &key, first, permit(2), LONG).await;
     hold(one, &key, first, permit(2), LONG).await;
@@ -37,9 +36,7 @@ pub(crate) async fn permits_up_to_limit_hold_key_together<B: Backend>(one: &B, o
 
 /// Checks that each acquire obeys its own limit, whatever those of the permits that hold the key are.
 pub(crate) async fn each_permit_obeys_its_own_limit<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-limits", one) else {
-        return;
-    };
+    let key = fresh_key("permits-limits");
     let leases = [(); 4].map(|()| lease());
     for (lease, limit) in leases.into_iter().zip([1, 2, 9, 4]) {
         hold(one, &key, lease, permit(limit), LONG).await;
@@ -59,9 +56,7 @@ pub(crate) async fn each_permit_obeys_its_own_limit<B: Backend>(one: &B, other: 
 
 /// Checks that concurrent acquires receive as many permits as their limit.
 pub(crate) async fn concurrent_permits_stay_within_limit<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-race", one) else {
-        return;
-    };
+    let key = fresh_key("permits-race");
     let leases = [(); 16].map(|()| lease());
     let attempts = leases.iter().enumerate().map(|(at, lease)| {
         let backend = if at % 2 == 0 { one } else { other };
@@ -77,9 +72,7 @@ pub(crate) async fn concurrent_permits_stay_within_limit<B: Backend>(one: &B, ot
 
 /// Checks that an exclusive or shared lease waits for all permits, and that permits wait for it.
 pub(crate) async fn permits_exclude_leases_of_other_modes<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-modes", one) else {
-        return;
-    };
+    let key = fresh_key("permits-modes");
     let capabilities = one.capabilities();
     for asked in [EXCLUSIVE, SHARED] {
         if !capabilities.include(asked.0) {
@@ -102,9 +95,7 @@ pub(crate) async fn permits_exclude_leases_of_other_modes<B: Backend>(one: &B, o
 
 /// Checks that a permit that expires frees only its own place, and that no renewal extends another permit.
 pub(crate) async fn expired_permit_frees_only_its_place<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-expiry", one) else {
-        return;
-    };
+    let key = fresh_key("permits-expiry");
     let [brief, long, next] = [(); 3].map(|()| lease());
     hold(one, &key, long, permit(2), LONG).await;
     hold(other, &key, brief, permit(2), SHORT).await;
@@ -131,9 +122,7 @@ pub(crate) async fn expired_permit_frees_only_its_place<B: Backend>(one: &B, oth
 
 /// Checks that the remaining TTL for an exclusive lease is that of the permit with the latest end, also after releases.
 pub(crate) async fn remaining_ttl_is_that_of_latest_permit<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-ttl", one) else {
-        return;
-    };
+    let key = fresh_key("permits-ttl");
     let [brief, long, writer] = [(); 3].map(|()| lease());
     hold(one, &key, long, permit(2), LONG).await;
     hold(other, &key, brief, permit(2), SHORT).await;
@@ -151,9 +140,7 @@ pub(crate) async fn remaining_ttl_is_that_of_latest_permit<B: Backend>(one: &B, 
 /// Checks that a forced release of one holder ends one permit, that a forced release of the key ends all, and that no
 /// renewal revives them.
 pub(crate) async fn forced_release_ends_one_permit_or_all<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-force", one) else {
-        return;
-    };
+    let key = fresh_key("permits-force");
     let [first, second, third] = [(); 3].map(|()| lease());
     for lease in [first, second] {
         hold(one, &key, lease, permit(2), LONG).await;
@@ -190,9 +177,7 @@ pub(crate) async fn forced_release_ends_one_permit_or_all<B: Backend>(one: &B, o
 
 /// Checks that the counters of permits and of exclusive leases exceed those of the other kind before them.
 pub(crate) async fn counters_of_permits_increase<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-counter", one) else {
-        return;
-    };
+    let key = fresh_key("permits-counter");
     let mut last = 0;
     for _ in 0..3 {
         let [writer, first, second] = [(); 3].map(|()| lease());

@@ -4,26 +4,13 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
 use crate::LockKey;
 use crate::backend::conformance::queue::waiter::freed;
-use crate::backend::conformance::support::{LONG, MARGIN, definite, fresh_key, only, released};
+use crate::backend::conformance::support::{LONG, MARGIN, definite, lease, only, released};
 use crate::backend::{
     AcquireRequest, Acquired, Backend, Contended, LeaseId, Mode, Renewal, Renewed,
 };
-
-pub(in crate::backend::conformance) fn lease() -> LeaseId {
-    LeaseId::new(Uuid::new_v4(), 1)
-}
-
-/// Returns a fresh key, or `None` if the backend has no permits.
-pub(super) fn key<B: Backend>(subject: &str, backend: &B) -> Option<LockKey> {
-    let capabilities = backend.capabilities();
-    capabilities
-        .include(Mode::Permit)
-        .then(|| fresh_key(subject))
-}
 
 /// How a lease asks for a key.
 #[derive(Debug, Clone, Copy)]
@@ -87,16 +74,6 @@ pub(in crate::backend::conformance) async fn contend<B: Backend>(
     definite(answer, "contend")
 }
 
-pub(super) async fn is_granted<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    asked: Asked,
-) -> bool {
-    let contended = contend(backend, key, lease, asked).await;
-    matches!(contended, Contended::Granted { .. })
-}
-
 /// Enters the queue. Returns `false` if the store has none.
 pub(super) async fn waits<B: Backend>(
     backend: &B,
@@ -118,7 +95,7 @@ pub(in crate::backend::conformance) async fn gets<B: Backend>(
     asked: Asked,
 ) {
     let deadline = Instant::now() + MARGIN;
-    while !is_granted(backend, key, lease, asked).await {
+    while !contend(backend, key, lease, asked).await.is_granted() {
         assert!(Instant::now() < deadline, "{asked:?} is next");
         sleep(Duration::from_millis(5)).await;
     }

@@ -1,16 +1,14 @@
 //! Permits in the queue of a key.
 
-use super::requests::{EXCLUSIVE, SHARED, ends, gets, hold, key, lease, permit, refuses, waits};
+use super::requests::{EXCLUSIVE, SHARED, ends, gets, hold, permit, refuses, waits};
 use crate::backend::conformance::queue::waiter::freed;
-use crate::backend::conformance::support::{LONG, only, released};
+use crate::backend::conformance::support::{LONG, fresh_key, lease, only, released};
 use crate::backend::{Backend, Release, Released};
 
 /// Checks that permits that wait are served in the order of the queue, one for each release, and that a smaller limit
 /// makes those behind it wait as well.
 pub(crate) async fn waiting_permits_are_served_in_order<B: Backend>(one: &B, other: &B) {
-    let Some(key) = key("permits-queue", one) else {
-        return;
-    };
+    let key = fresh_key("permits-queue");
     let [a, b, first, small, last] = [(); 5].map(|()| lease());
     hold(one, &key, a, permit(2), LONG).await;
     hold(other, &key, b, permit(2), LONG).await;
@@ -43,9 +41,7 @@ pub(crate) async fn waiting_permits_are_served_in_order<B: Backend>(one: &B, oth
 pub(crate) async fn waiting_lease_of_other_mode_stops_permits<B: Backend>(one: &B, other: &B) {
     let capabilities = one.capabilities();
     for asked in [EXCLUSIVE, SHARED] {
-        let Some(key) = key("permits-wanted", one) else {
-            return;
-        };
+        let key = fresh_key("permits-wanted");
         if !capabilities.include(asked.0) {
             continue;
         }

@@ -9,7 +9,7 @@ use super::transfers::notified;
 use super::waiter::{ALIVE, Waiter, freed, passed_on, queue};
 use crate::backend::conformance::acquire::side_by_side;
 use crate::backend::conformance::support::{
-    LONG, MARGIN, definite, fresh_key, grant, inspected, release,
+    LONG, MARGIN, definite, fresh_key, grant, inspected, lease, release,
 };
 use crate::backend::{Backend, Contended, KeepRequest, LeaseId, Release, Released, ReleasedOrKept};
 
@@ -20,7 +20,7 @@ pub(crate) async fn contend_for_free_key_is_granted<B: Backend>(one: &B, other: 
     let counter = waiter.granted().await;
     assert!(waiter.granted().await >= counter);
     assert_ne!(waiter.release().await, Released::NotHeld);
-    let next = LeaseId::new(Uuid::new_v4(), 1);
+    let next = lease();
     assert!(grant(other, &key, next, LONG).await > counter);
     release(other, &key, next).await;
 }
@@ -58,7 +58,7 @@ pub(crate) async fn polling_waiter_is_served_in_order<B: Backend>(one: &B, other
     let Some((holder, first, second)) = queue("queue-poll", one, other).await else {
         return;
     };
-    let third = LeaseId::new(Uuid::new_v4(), 1);
+    let third = lease();
     let third = Waiter::polling(other, &holder.key, third);
     assert_eq!(third.wait().await, Some(3));
     let last = Waiter::new(one, &holder.key).await;

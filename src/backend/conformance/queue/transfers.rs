@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
 use super::waiter::{CONFIRM, Waiter, freed, passed_on, queue};
-use crate::backend::conformance::support::{LONG, MARGIN, busy, definite, hinted, inspected};
+use crate::backend::conformance::support::{
+    LONG, MARGIN, busy, definite, hinted, inspected, lease,
+};
 use crate::backend::{Backend, Contended, Hint, Hints, LeaseId, Release, Released};
 
 /// Checks that a release transfers the key to the first waiter, which confirms it for its full TTL.
@@ -42,7 +43,7 @@ pub(crate) async fn transferred_key_is_reserved_for_its_waiter<B: Backend>(one: 
     let outcome = holder.release().await;
     passed_on(outcome);
     if outcome == Released::Transferred {
-        busy(one, &holder.key, LeaseId::new(Uuid::new_v4(), 1)).await;
+        busy(one, &holder.key, lease()).await;
         busy(one, &holder.key, LeaseId::new(first.lease.manager(), 2)).await;
         assert_eq!(second.wait().await, Some(1));
         assert_eq!(second.release().await, Released::NotHeld);

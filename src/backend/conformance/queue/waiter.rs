@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
 use crate::LockKey;
 use crate::backend::conformance::support::{
-    LONG, MARGIN, definite, fresh_key, hinted, only, released,
+    LONG, MARGIN, definite, fresh_key, hinted, lease, only, released,
 };
 use crate::backend::{AcquireRequest, Backend, Contended, Hints, LeaseId, Release, Released};
 
@@ -30,7 +29,7 @@ pub(super) struct Waiter<'a, B> {
 impl<'a, B: Backend> Waiter<'a, B> {
     /// Creates a waiter with a subscription.
     pub(super) async fn new(backend: &'a B, key: &LockKey) -> Self {
-        let lease = LeaseId::new(Uuid::new_v4(), 1);
+        let lease = lease();
         let mut hints = backend.watch(key, lease.manager());
         hinted(&mut hints, "the subscription takes effect").await;
         Self {
