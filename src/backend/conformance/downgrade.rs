@@ -1,4 +1,4 @@
-//! Downgrades of exclusive leases to shared ones. A backend without them passes each of these functions.
+//! Downgrades of exclusive leases to shared ones, if the backend has them.
 
 use std::time::Duration;
 

@@ -135,8 +135,7 @@ async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
     release(one, &key, holder).await;
 }
 
-/// Checks that the votes for shared leases exclude only those for an exclusive one, under counters that increase. A node
-/// without shared leases passes.
+/// Checks that the votes for shared leases exclude only those for an exclusive one, under counters that increase.
 async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
     let (key, first, second) = fixture("vote-shared");
     let writer = lease();
@@ -157,7 +156,7 @@ async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
 }
 
 /// Checks that an exclusive lease that shared ones exclude keeps further ones of other managers out, until it is granted
-/// or its time is over. A node without shared leases passes.
+/// or its time is over.
 async fn intent_keeps_shared_votes_out<N: Node>(one: &N, other: &N) {
     let (key, reader, later) = fixture("vote-intent");
     let writer = lease();

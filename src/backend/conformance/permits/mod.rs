@@ -1,4 +1,4 @@
-//! Permits. A backend without them passes each of these functions.
+//! Permits, if the backend has them.
 
 pub(super) mod limits;
 pub(super) mod requests;

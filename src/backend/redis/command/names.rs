@@ -122,7 +122,7 @@ impl Names {
     }
 }
 
-/// A name in pieces, which becomes one argument without an allocation.
+/// A name in pieces, which becomes one argument, mostly without an allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct RedisName<'a>([&'a str; 5]);
 
@@ -309,9 +309,11 @@ mod tests {
     fn lease_argument_equals_display() {
         let manager = "4f2a6c1e-6d1f-4a6e-9a55-0a3c5a3d7f10".parse().unwrap();
         for number in [0, 12, u64::MAX] {
-            let lease = LeaseId::new(manager, number);
-            let written = Named::exclusive(lease).to_redis_args();
-            assert_eq!(written, [lease.to_string().into_bytes()]);
+            for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit] {
+                let named = Named(mode, LeaseId::new(manager, number));
+                let written = named.to_redis_args();
+                assert_eq!(written, [named.to_string().into_bytes()]);
+            }
         }
     }
 

@@ -36,7 +36,6 @@ impl Topics {
         self.topics.is_empty()
     }
 
-    /// Returns `true` if there may be a channel to subscribe to.
     /// Returns `true` if the server counts a subscription of this process that has no waiter.
     pub(super) fn lingers(&self, channel: &str) -> bool {
         self.topics
