@@ -1,7 +1,7 @@
 //! The table of the lanes of one manager, by key.
 
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use super::clock::Moment;
 use super::lane::Lane;
 use crate::LockKey;
 use crate::lock::lane::effect::Effects;
+use crate::mutex::Mutex;
 use deadlines::{Deadlines, Entry};
 
 pub(super) mod counts;
@@ -73,7 +74,7 @@ impl Lanes {
         event: impl FnOnce(&mut Lane, &mut Effects) -> R,
     ) -> R {
         let hash = key.hash_code();
-        let mut guard = lock(&self.shards[shard_of(hash)]);
+        let mut guard = self.shards[shard_of(hash)].lock();
         let shard = &mut *guard;
         let mut found = shard.lanes.find_entry(hash, |slot| slot.key == *key);
         let mut fresh = None;
@@ -151,7 +152,7 @@ impl Lanes {
     ) -> Vec<(LockKey, Effects)> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            let mut guard = lock(shard);
+            let mut guard = shard.lock();
             let Shard {
                 lanes, deadlines, ..
             } = &mut *guard;
@@ -179,7 +180,7 @@ impl Lanes {
     /// Reads the lane of a key, if there is one.
     pub(super) fn inspect<R>(&self, key: &LockKey, check: impl FnOnce(&Lane) -> R) -> Option<R> {
         let hash = key.hash_code();
-        let shard = lock(&self.shards[shard_of(hash)]);
+        let shard = self.shards[shard_of(hash)].lock();
         let slot = shard.lanes.find(hash, |slot| slot.key == *key);
         slot.map(|slot| check(&slot.lane))
     }
@@ -225,17 +226,19 @@ impl Lanes {
     /// Returns `true` if the index has entries.
     pub(super) fn has_deadlines(&self) -> bool {
         let mut shards = self.shards.iter();
-        shards.any(|shard| lock(shard).deadlines.first().is_some())
+        shards.any(|shard| shard.lock().deadlines.first().is_some())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| lock(shard).lanes.is_empty())
+        self.shards
+            .iter()
+            .all(|shard| shard.lock().lanes.is_empty())
     }
 
     /// Drops the entries of removed lanes. Returns `true` if no lane is left.
     pub(super) fn forget_if_empty(&self) -> bool {
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             if !shard.lanes.is_empty() {
                 return false;
             }
@@ -254,7 +257,8 @@ impl Lanes {
     /// Completes when no lane is held or waited for.
     pub(super) async fn unused(&self) {
         let is_used = |lane: &Lane| lane.is_held() || lane.seats_taken() > 0;
-        let is_free = |shard| !lock(shard).lanes.iter().any(|slot| is_used(&slot.lane));
+        let is_free =
+            |shard: &Mutex<Shard>| !shard.lock().lanes.iter().any(|slot| is_used(&slot.lane));
         self.until(|| self.shards.iter().all(is_free)).await;
     }
 
@@ -312,10 +316,6 @@ impl Shard {
 /// The hash table uses the high and the low bits. All lanes of one lock have these bits in common.
 fn shard_of(hash: u64) -> usize {
     (hash >> 24) as usize % SHARDS
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

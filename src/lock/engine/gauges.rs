@@ -1,10 +1,11 @@
 //! The thread that reports counts and gauges to the metrics recorder. Gauges look at all lanes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Engine;
 use crate::backend::Mode;
+use crate::mutex::Mutex;
 use crate::observe::{Gauges, Name, Tally};
 use crate::task::every;
 
@@ -35,10 +36,6 @@ impl Manager {
     }
 }
 
-fn reported() -> MutexGuard<'static, Vec<Manager>> {
-    REPORTED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Engine {
     /// Reports to the recorder from now on, by a thread that all managers share. A task would delay the end of its
     /// runtime, and would stop with it.
@@ -46,7 +43,7 @@ impl Engine {
     /// It precedes the first acquire: an exporter with an idle timeout removes a series that is not written, and does
     /// not show it again.
     pub(in crate::lock) fn report_regularly(self: &Arc<Self>) {
-        let mut reported = reported();
+        let mut reported = REPORTED.lock();
         reported.push(Manager {
             tally: Arc::clone(&self.tally),
             engine: Arc::downgrade(self),
@@ -98,7 +95,7 @@ impl Engine {
 
 /// Returns `false` if no manager is left.
 fn report_all(checks: bool) -> bool {
-    let mut reported = reported();
+    let mut reported = REPORTED.lock();
     reported.retain(|it| it.engine.strong_count() > 0);
     let managers = reported.clone();
     // A recorder may call into this crate, and the last handle of a manager may be dropped here.

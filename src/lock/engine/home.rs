@@ -11,7 +11,6 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::permit_line::PermitLine;
@@ -19,6 +18,7 @@ use super::release_queue::ReleaseQueue;
 use super::unconfirmed::UnconfirmedReleases;
 use super::wake::Alarm;
 use crate::lock::clock::{AtomicMoment, Clock, Moment, Span, is_clock_paused};
+use crate::mutex::Mutex;
 use crate::task::{EnterGuard, Handle, OwnThread, Runtime, has_ended};
 
 /// The place of the background work, and the state of its tasks.
@@ -76,7 +76,11 @@ impl Home {
         match &self.place {
             Place::Own(thread) => thread.spawn(task),
             Place::Given(runtime) => runtime.spawn(task),
-            Place::Paused(handle) => drop(of(handle).spawn(task)),
+            Place::Paused(handle) => {
+                // A runtime that has ended drops the task here, which may start another one.
+                let handle = handle.lock().clone();
+                drop(handle.spawn(task));
+            }
         }
     }
 
@@ -186,7 +190,7 @@ impl Home {
             Place::Given(runtime) => return (!runtime.has_ended()).then_some(false),
             Place::Paused(home) => home,
         };
-        let mut home = home.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut home = home.lock();
         match Handle::try_current() {
             Ok(here) if here.id() == home.id() => Some(false),
             _ if !has_ended(&home) => Some(false),
@@ -197,11 +201,6 @@ impl Home {
             Err(_) => None,
         }
     }
-}
-
-fn of(home: &Mutex<Handle>) -> Handle {
-    let home = home.lock().unwrap_or_else(PoisonError::into_inner);
-    home.clone()
 }
 
 /// The home of the manager has ended: the runtime that was set, or that of an earlier test. Or the system allows no

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::LockKey;
+use crate::mutex::Mutex;
 
 /// The queue of one manager. Has its own cache line, because each release writes it, and other cores
 /// would have to reload the neighboring data.
@@ -22,14 +22,10 @@ pub(in crate::lock) struct ReleaseQueue {
 }
 
 impl ReleaseQueue {
-    fn keys(&self) -> MutexGuard<'_, VecDeque<LockKey>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a key. Never blocks, and needs no runtime.
     pub(in crate::lock) fn push(&self, key: LockKey) {
         let first = {
-            let mut keys = self.keys();
+            let mut keys = self.keys.lock();
             keys.push_back(key);
             keys.len() == 1
         };
@@ -40,13 +36,13 @@ impl ReleaseQueue {
     }
 
     pub(in crate::lock) fn is_empty(&self) -> bool {
-        self.keys().is_empty()
+        self.keys.lock().is_empty()
     }
 
     /// Removes and returns up to `most` keys.
     pub(in crate::lock) fn next_round(&self, most: usize) -> Vec<LockKey> {
         self.waits.store(false, Ordering::Relaxed);
-        let mut keys = self.keys();
+        let mut keys = self.keys.lock();
         let size = keys.len().min(most);
         // Keeps the capacity of a normal round, but not that of a burst.
         let round = keys.drain(..size).collect();

@@ -5,8 +5,8 @@
 //! hangs uses up its own commands and delays no other group. Releases that wait for a command share the next one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicIsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -15,6 +15,7 @@ use crate::LockKey;
 use crate::jitter::jittered;
 use crate::lock::clock::Moment;
 use crate::lock::lease::LeaseNumber;
+use crate::mutex::Mutex;
 
 /// The most commands of one group of keys in flight. A thousand at once would queue in the backend beyond their response
 /// timeout, and would all be resent.
@@ -115,12 +116,8 @@ impl Unknown {
 }
 
 impl UnconfirmedReleases {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(in crate::lock) fn len(&self) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         let leases = state.keys.values().map(|key| key.leases.len());
         let attempts = self.attempts.load(Ordering::SeqCst).max(0);
         leases.sum::<usize>() + attempts.unsigned_abs()
@@ -143,7 +140,7 @@ impl UnconfirmedReleases {
     /// Adds a lease of a key in this group. Returns `true` if the task does not run, so the caller has to start it.
     pub(in crate::lock) fn add(&self, key: LockKey, group: u64, lease: UnknownLease) -> bool {
         let start = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let State { keys, groups, .. } = &mut *state;
             let unknown = keys.entry(key).or_insert_with_key(|key| {
                 groups.entry(group).or_default().due.push_back(key.clone());
@@ -167,7 +164,7 @@ impl UnconfirmedReleases {
 
     /// Returns what the task does next.
     pub(in crate::lock) fn next_step(&self, now: Moment) -> Step {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.keys.is_empty() {
             *state = State::default();
             return Step::End;
@@ -201,7 +198,7 @@ impl UnconfirmedReleases {
 
     /// The command for a group has ended, and its replies were applied.
     pub(in crate::lock) fn ended(&self, group: u64) {
-        if let Some(group) = self.state().groups.get_mut(&group) {
+        if let Some(group) = self.state.lock().groups.get_mut(&group) {
             group.commands = group.commands.saturating_sub(1);
         }
         self.changed.notify_one();
@@ -226,7 +223,7 @@ impl UnconfirmedReleases {
         failed: bool,
         now: Moment,
     ) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(unknown) = state.keys.get_mut(key) else {
             return;
         };
@@ -247,7 +244,7 @@ impl UnconfirmedReleases {
     /// Drops a granted lease that a command of the releaser has released, whose reply was late. While a command for its key
     /// is in flight, the reply to that settles it.
     pub(in crate::lock) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(unknown) = state.keys.get_mut(key).filter(|it| !it.in_flight) else {
             return;
         };
@@ -270,20 +267,20 @@ impl UnconfirmedReleases {
 
     /// Makes all leases due, because the backend is available again. Those in flight that fail follow soon.
     pub(in crate::lock) fn retry_now(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.retry_failed();
         state.backoff = Duration::ZERO;
     }
 
     /// Returns `true` if the task has something to do and does not run, so the caller has to start it.
     pub(in crate::lock) fn start(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         !state.keys.is_empty() && !std::mem::replace(&mut state.running, true)
     }
 
     /// Keeps the leases for the next task, after this one was dropped. So were its commands in flight.
     pub(in crate::lock) fn stopped(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.running = false;
         state.groups.clear();
         (state.keys.values_mut()).for_each(|unknown| unknown.in_flight = false);
@@ -293,7 +290,7 @@ impl UnconfirmedReleases {
 
     /// Drops all leases: no home is left to release them.
     pub(in crate::lock) fn abandon(&self) {
-        *self.state() = State::default();
+        *self.state.lock() = State::default();
         self.finished.notify_waiters();
     }
 }

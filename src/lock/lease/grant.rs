@@ -1,7 +1,7 @@
 //! One fresh grant of one key: its token, its deadlines and its loss.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::claim::{Claim, HoldId};
 use crate::backend::Mode;
 use crate::lock::clock::{AtomicMoment, Clock, Moment, Span};
+use crate::mutex::Mutex;
 use crate::observe::{LostReason, Name, RequestSpan, Via};
 use crate::{FencingToken, LockKey, Owner};
 
@@ -270,22 +271,16 @@ impl Grant {
     /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code
     /// of the executor.
     pub(in crate::lock) fn wake_listeners(&self) {
-        let listeners = self.listeners();
+        let listeners = self.listeners.lock();
         let wakers = listeners.iter().flat_map(|it| &it.wakers);
         let wakers: Vec<_> = wakers.map(|(_, waker)| waker.clone()).collect();
         drop(listeners);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Option<Box<Listeners>>> {
-        self.listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers `waker` under the id in `id`, or under a new one.
     pub(in crate::lock) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
-        let mut listeners = self.listeners();
+        let mut listeners = self.listeners.lock();
         let Listeners { last_id, wakers } = &mut **listeners.get_or_insert_default();
         match wakers.iter_mut().find(|(known, _)| Some(*known) == *id) {
             Some((_, old)) => old.clone_from(waker),
@@ -298,7 +293,7 @@ impl Grant {
     }
 
     pub(in crate::lock) fn unlisten(&self, id: u64) {
-        if let Some(listeners) = &mut *self.listeners() {
+        if let Some(listeners) = &mut *self.listeners.lock() {
             listeners.wakers.retain(|(listener, _)| *listener != id);
         }
     }

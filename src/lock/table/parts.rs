@@ -1,6 +1,6 @@
 //! Reads of all lanes, one shard or a part of it at a time.
 
-use super::{Lanes, SHARDS, lock, shard_of};
+use super::{Lanes, SHARDS, shard_of};
 use crate::LockKey;
 use crate::lock::lane::Lane;
 
@@ -33,7 +33,7 @@ impl Lanes {
         shard: usize,
         mut check: impl FnMut(&LockKey, &Lane),
     ) {
-        for slot in &lock(&self.shards[shard]).lanes {
+        for slot in &self.shards[shard].lock().lanes {
             check(&slot.key, &slot.lane);
         }
     }
@@ -47,7 +47,7 @@ impl Lanes {
         start: usize,
         mut check: impl FnMut(&LockKey, &Lane),
     ) -> Option<usize> {
-        let lanes = &lock(&self.shards[shard]).lanes;
+        let lanes = &self.shards[shard].lock().lanes;
         let end = lanes.num_buckets().min(start + PART);
         let slots = (start..end).filter_map(|bucket| lanes.get_bucket(bucket));
         slots.for_each(|slot| check(&slot.key, &slot.lane));

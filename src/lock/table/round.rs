@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::deadlines::Entry;
-use super::{Lanes, Shard, lock};
+use super::{Lanes, Shard};
 use crate::LockKey;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
@@ -35,7 +35,7 @@ impl Lanes {
     pub(in crate::lock) fn check(&self, now: Moment) -> Round {
         let mut round = Round::default();
         for shard in &self.shards {
-            let mut guard = lock(shard);
+            let mut guard = shard.lock();
             let before = guard.lanes.len();
             let renewals = self.look_at_shard(&mut guard, now, &mut round);
             if !renewals.is_empty() {

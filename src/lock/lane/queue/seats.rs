@@ -1,9 +1,10 @@
 //! The bounds on the waiters of one manager, and of one key's permits.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::LockKey;
 use crate::key::KeyMap;
+use crate::mutex::Mutex;
 
 /// The places of the waiters. A place is a reference, so its count needs no memory of its own, and each
 /// acquire writes one cache line.
@@ -43,7 +44,7 @@ impl Seats {
         key: &LockKey,
         limit: usize,
     ) -> Option<Seat> {
-        let mut keys = self.of_permits();
+        let mut keys = self.of_permits.lock();
         let taken = keys.entry(key.stored().clone()).or_default();
         if Arc::strong_count(taken) > limit {
             return None;
@@ -60,15 +61,9 @@ impl Seats {
 
     /// Returns the number of the waiters for permits of `key`.
     pub(in crate::lock) fn permit_waiters(&self, key: &LockKey) -> usize {
-        let keys = self.of_permits();
+        let keys = self.of_permits.lock();
         let taken = keys.get(key.stored());
         taken.map_or(0, |taken| Arc::strong_count(taken) - 1)
-    }
-
-    fn of_permits(&self) -> MutexGuard<'_, KeyMap<Arc<Places>>> {
-        self.of_permits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place. Returns `None` if all are taken.

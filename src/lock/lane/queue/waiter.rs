@@ -1,6 +1,6 @@
 //! One acquire that waits, which its future and its lane share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::seats::Seat;
@@ -8,6 +8,7 @@ use crate::Error;
 use crate::lock::lane::contending::attempt::Attempt;
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
+use crate::mutex::Mutex;
 
 /// An acquire that waits: for the reply to its own first attempt, or for its turn.
 ///
@@ -53,24 +54,20 @@ impl Waiter {
         Arc::new(Self { claim, state })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts an attempt here that the acquire drives.
     pub(in crate::lock) fn put_attempt(&self, attempt: Attempt) {
-        self.state().attempt = Some(attempt);
+        self.state.lock().attempt = Some(attempt);
     }
 
     /// Takes the attempt out, to drive it elsewhere. Returns `None` if it is over, or is being polled.
     pub(in crate::lock) fn take_attempt(&self) -> Option<Attempt> {
-        self.state().attempt.take()
+        self.state.lock().attempt.take()
     }
 
     /// Takes the attempt out, for the acquire to poll it. Until [`poll`](Self::poll), an answer wakes no task. It would wake
     /// the one that polls, which would then run once more, and a runtime wakes a second thread for that.
     pub(in crate::lock) fn begin_poll(&self) -> Option<Attempt> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (attempt, waker) = (state.attempt.take(), state.waker.take());
         drop(state);
         drop(waker);
@@ -79,7 +76,7 @@ impl Waiter {
 
     /// Completes with the answer. Puts an attempt back that has no reply.
     pub(in crate::lock) fn poll(&self, attempt: Option<Attempt>, cx: &Context<'_>) -> Poll<Answer> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if attempt.is_some() {
             state.attempt = attempt;
         }
@@ -99,7 +96,7 @@ impl Waiter {
     ///
     /// Returns the answer if the acquire was dropped.
     pub(in crate::lock) fn answer(&self, answer: Answer) -> Result<(), Answer> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(answer);
         }
@@ -115,7 +112,7 @@ impl Waiter {
 
     /// Applies the drop of the acquire. Returns the answer that it has not received.
     pub(in crate::lock) fn close(&self) -> Option<Answer> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_closed = true;
         let (answer, waker, seat) = (state.answer.take(), state.waker.take(), state.seat.take());
         drop(state);
@@ -125,9 +122,9 @@ impl Waiter {
 
     /// Replaces the seat by what `change` returns. Returns `false` if that is none.
     pub(in crate::lock) fn change_seat(&self, change: impl FnOnce(Seat) -> Option<Seat>) -> bool {
-        let seat = self.state().seat.take().and_then(change);
+        let seat = self.state.lock().seat.take().and_then(change);
         let has_seat = seat.is_some();
-        self.state().seat = seat;
+        self.state.lock().seat = seat;
         has_seat
     }
 }

@@ -83,7 +83,10 @@ fn check(lanes: &Lanes, now: Moment) -> Round {
 
 /// Returns the number of entries in the index.
 fn entries(lanes: &Lanes) -> usize {
-    let lens = lanes.shards.iter().map(|shard| lock(shard).deadlines.len());
+    let lens = lanes
+        .shards
+        .iter()
+        .map(|shard| shard.lock().deadlines.len());
     lens.sum()
 }
 

@@ -11,7 +11,7 @@ fn burst(lanes: &Lanes, now: Moment) -> Vec<(LockKey, Arc<Grant>)> {
         (key, grant)
     };
     let held = keys.map(hold).collect();
-    assert!(lock(&lanes.shards[0]).lanes.capacity() > 1_024);
+    assert!(lanes.shards[0].lock().lanes.capacity() > 1_024);
     held
 }
 
@@ -21,7 +21,7 @@ fn empty_shard_frees_memory_after_burst() {
     for (key, grant) in &burst(&lanes, now) {
         release(&lanes, key, grant, now);
     }
-    assert_eq!(lock(&lanes.shards[0]).lanes.capacity(), 0);
+    assert_eq!(lanes.shards[0].lock().lanes.capacity(), 0);
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn shard_emptied_by_event_for_all_frees_memory() {
     let (lanes, now) = (lanes(), Moment::now());
     burst(&lanes, now);
     drop(lanes.for_each(|_, lane, _| *lane = Lane::default()));
-    assert_eq!(lock(&lanes.shards[0]).lanes.capacity(), 0);
+    assert_eq!(lanes.shards[0].lock().lanes.capacity(), 0);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn shard_emptied_by_watchdog_frees_memory() {
         assert!(!lanes.is_empty());
         check(&lanes, now + seconds * SECOND);
     }
-    assert_eq!(lock(&lanes.shards[0]).lanes.capacity(), 0);
+    assert_eq!(lanes.shards[0].lock().lanes.capacity(), 0);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn lanes_of_many_keys_use_many_shards() {
     for nth in 0..10 * SHARDS {
         acquire(&lanes, &key(nth), claim(1, FIXED), now);
     }
-    let used = lanes.shards.iter().filter(|it| !lock(it).lanes.is_empty());
+    let used = lanes.shards.iter().filter(|it| !it.lock().lanes.is_empty());
     assert!(used.count() > SHARDS / 2);
 }
 

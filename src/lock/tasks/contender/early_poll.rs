@@ -9,16 +9,18 @@ use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use crate::backend::{BoxFuture, PollEarly};
 use crate::lock::engine::Engine;
+use crate::mutex::Mutex;
 
 /// The loop, and the task at home that waits for its end.
 pub(super) struct LoopTask {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     engine: Arc<Engine>,
+    /// The mutex is held only to move the future.
     state: Mutex<LoopState>,
 }
 
@@ -49,14 +51,9 @@ impl LoopTask {
         })
     }
 
-    /// The mutex is held only to move the future.
-    fn state(&self) -> MutexGuard<'_, LoopState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts the future back after a poll. Returns the waker of the task at home if that has to run.
     fn put(&self, polled: BoxFuture<()>, is_over: bool) -> Option<Waker> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if is_over {
             state.is_over = true;
         } else {
@@ -74,7 +71,7 @@ impl Future for AtHome {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         if state.is_over {
             return Poll::Ready(());
         }
@@ -100,7 +97,7 @@ impl Future for AtHome {
 impl Drop for AtHome {
     fn drop(&mut self) {
         let polled = {
-            let mut state = self.0.state();
+            let mut state = self.0.state.lock();
             state.is_over = true;
             state.polled.take()
         };
@@ -113,7 +110,7 @@ impl PollEarly for LoopTask {
         let Some(home) = self.engine.home.enter() else {
             return false;
         };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Timers and wake-ups stay at home.
         let Some(waker) = state.waker.clone() else {
             return false;
