@@ -9,7 +9,8 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::clock::{Clock, Moment, Span};
-use super::lane::{self, Contender, Waiter};
+use super::lane::effect::Wakeup;
+use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Capabilities, Contended,
@@ -121,9 +122,9 @@ pub(super) fn work(effects: &mut Effects) -> Work {
 
 /// Asserts that the only work is an acquire loop.
 #[track_caller]
-pub(super) fn contends(effects: &mut Effects) -> Contender {
+pub(super) fn contends(effects: &mut Effects) -> Wakeup {
     match work(effects) {
-        Work::Contend { wakeup, .. } => Contender::Loop(wakeup),
+        Work::Contend { wakeup, .. } => wakeup,
         other => panic!("{other:?}"),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::state::{Contending, Lane, Phase, Returning};
+use crate::lock::lane::state::{Contender, Contending, Lane, Phase, Returning};
 use crate::lock::lease::LeaseNumber;
 
 /// The time after which home takes a first attempt that its acquire does not poll, if others wait.
@@ -56,7 +56,8 @@ impl Lane {
                 None
             }
             Phase::Contending(Contending {
-                first: Some(first), ..
+                contender: Contender::FirstAttempt(first),
+                ..
             }) if checks_first => {
                 if first.due <= now {
                     self.replace_task(now, effects);
@@ -84,7 +85,8 @@ impl Lane {
     fn next_check_of_first(&self) -> Option<Moment> {
         match &self.phase {
             Phase::Contending(Contending {
-                first: Some(first), ..
+                contender: Contender::FirstAttempt(first),
+                ..
             }) if self.queue.queue_len() > 0 || !self.queue.is_attempting() => {
                 Some((first.unpolled_at).map_or(first.due, |at| at.min(first.due)))
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::effect::{Effects, Work};
+use super::effect::{Effects, Wakeup, Work};
 use super::holding::held_lease::HeldLease;
 use super::queue::waiter::Waiter;
 use super::state::{Contender, Contending, First, Lane, LastReply, Phase, YIELDING};
@@ -55,7 +55,6 @@ impl Lane {
         self.phase = Phase::Contending(Contending {
             contender: Contender::Loop(Arc::clone(&wakeup)),
             attempt: None,
-            first: None,
             seen,
             others_wait,
             yields_until,
@@ -94,11 +93,19 @@ impl Lane {
         }
     }
 
-    /// Returns the state of the contest if this task contends for the lane.
-    pub(in crate::lock) fn driven_by(&mut self, own: &Contender) -> Option<&mut Contending> {
+    /// Returns the state of the contest, for the task that contends.
+    pub(super) fn contending(&mut self) -> &mut Contending {
         match &mut self.phase {
-            Phase::Contending(contending) if contending.contender == *own => Some(contending),
-            _ => None,
+            Phase::Contending(contending) => contending,
+            _ => unreachable!("BUG: only its task ends a contest"),
+        }
+    }
+
+    /// Returns `true` if the attempt in flight is the one under this lease, and no other task has replaced it.
+    pub(in crate::lock) fn awaits_reply(&self, lease: LeaseNumber) -> bool {
+        match &self.phase {
+            Phase::Contending(contending) => contending.attempt.is_some_and(|(it, _)| it == lease),
+            _ => false,
         }
     }
 
@@ -115,31 +122,36 @@ impl Lane {
         }
     }
 
-    /// Applies the drop of the task with its runtime, which has ended, and contends by another one. Returns `false` if
-    /// another task has replaced this one.
+    /// Applies the drop of a first attempt with its runtime, which has ended, and contends by a loop. Returns `false` if
+    /// one has replaced it before.
     pub(in crate::lock) fn abandon(
         &mut self,
-        own: &Contender,
+        lease: LeaseNumber,
         now: Moment,
         effects: &mut Effects,
     ) -> bool {
-        if self.driven_by(own).is_none() {
-            return false;
+        let awaits_reply = self.awaits_reply(lease);
+        if awaits_reply {
+            self.replace_task(now, effects);
         }
-        self.replace_task(now, effects);
-        true
+        awaits_reply
     }
 
     /// Applies the drop of an acquire loop with the home, which has ended: rejects all waiters.
     pub(in crate::lock) fn abandon_all(
         &mut self,
-        own: &Contender,
+        own: &Wakeup,
         error: &Error,
         now: Moment,
         effects: &mut Effects,
     ) {
-        if self.driven_by(own).is_none() {
-            return;
+        // After a panic of code of the program in its last event, the next task may contend already.
+        match &self.phase {
+            Phase::Contending(Contending {
+                contender: Contender::Loop(wakeup),
+                ..
+            }) if Arc::ptr_eq(wakeup, own) => {}
+            _ => return,
         }
         self.reject_if(effects, |_| error.clone(), |_| true);
         self.leave_backend(effects);
@@ -152,10 +164,7 @@ impl Lane {
         if self.first(now, effects).is_none() {
             return self.stop_contending(now);
         }
-        let Phase::Contending(contending) = &mut self.phase else {
-            unreachable!("BUG: only a task that contends is replaced");
-        };
-        let seen = std::mem::replace(&mut contending.seen, LastReply::Nothing);
+        let seen = std::mem::replace(&mut self.contending().seen, LastReply::Nothing);
         if self.queue.is_attempting()
             && let Some(waiter) = self.queue.pop_first()
         {
@@ -189,9 +198,8 @@ impl Lane {
         let ttl = waiter.claim.terms.ttl;
         self.queue.attempt(waiter);
         self.phase = Phase::Contending(Contending {
-            contender: Contender::FirstAttempt(lease),
+            contender: Contender::FirstAttempt(first),
             attempt: Some((lease, ttl)),
-            first: Some(first),
             seen: LastReply::Nothing,
             others_wait: false,
             yields_until,
@@ -210,10 +218,6 @@ impl Lane {
         effects: &mut Effects,
         may_wait: impl FnOnce() -> bool,
     ) {
-        let own = Contender::FirstAttempt(sent);
-        if self.driven_by(&own).is_none() {
-            return;
-        }
         if let Some(waiter) = self.queue.remove(ticket) {
             if waiter.claim.deadline.is_one_attempt() {
                 effects.reject(waiter, seen.error(now));
@@ -225,7 +229,7 @@ impl Lane {
             }
         }
         let place = PlaceChange::Out;
-        self.rejected(&own, RejectedAttempt { sent, seen, place }, now, effects);
+        self.rejected(RejectedAttempt { sent, seen, place }, now, effects);
         self.replace_task(now, effects);
     }
 

@@ -31,4 +31,4 @@ pub(super) use queue::entering::Entered;
 pub(super) use queue::waiter::Waiter;
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
-pub(super) use state::{Contender, First, Lane, LastReply, is_unanswered};
+pub(super) use state::{First, Lane, LastReply, is_unanswered};

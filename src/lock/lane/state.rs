@@ -51,12 +51,10 @@ pub(super) enum Phase {
 
 /// The lane contends for the key, by one task: that of the first attempt, near its caller, or an acquire loop at home.
 #[derive(Debug)]
-pub(in crate::lock) struct Contending {
+pub(super) struct Contending {
     pub(super) contender: Contender,
     /// The lease of the attempt in flight.
     pub(super) attempt: Option<(LeaseNumber, Span)>,
-    /// The first attempt. `None` for an acquire loop.
-    pub(super) first: Option<First>,
     pub(super) seen: LastReply,
     /// Whether another process holds the key, or waited when it was released here.
     pub(super) others_wait: bool,
@@ -67,23 +65,13 @@ pub(in crate::lock) struct Contending {
     pub(super) suspect: bool,
 }
 
-/// Identifies the task that contends for a lane.
-#[derive(Debug, Clone)]
-pub(in crate::lock) enum Contender {
-    /// The first attempt of an acquire, under this lease.
-    FirstAttempt(LeaseNumber),
-    /// An acquire loop, which this wakes.
+/// The task that contends for a lane.
+#[derive(Debug)]
+pub(super) enum Contender {
+    /// The first attempt of an acquire. Its lease identifies it, because a loop can replace it.
+    FirstAttempt(First),
+    /// An acquire loop, which this wakes. No other task replaces it.
     Loop(Wakeup),
-}
-
-impl PartialEq for Contender {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::FirstAttempt(one), Self::FirstAttempt(other)) => one == other,
-            (Self::Loop(one), Self::Loop(other)) => Arc::ptr_eq(one, other),
-            _ => false,
-        }
-    }
 }
 
 /// The first attempt of an acquire, which may be driven by a runtime that blocks.

@@ -25,7 +25,7 @@ use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
 use crate::lock::lane::contending::attempt::Replied;
 use crate::lock::lane::effect::Wakeup;
-use crate::lock::lane::{Contender, LastReply, PlaceChange, RejectedAttempt};
+use crate::lock::lane::{LastReply, PlaceChange, RejectedAttempt};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::place::{PLACE, QueuePlace};
@@ -43,7 +43,6 @@ pub(in crate::lock) struct AcquireLoop {
     engine: Arc<Engine>,
     key: LockKey,
     wakeup: Wakeup,
-    own: Contender,
     /// The task, which the reader of a hint polls.
     task: Weak<LoopTask>,
     hints: Option<Hints>,
@@ -70,7 +69,6 @@ impl AcquireLoop {
         Self {
             engine: Arc::clone(engine),
             key: key.clone(),
-            own: Contender::Loop(Arc::clone(&wakeup)),
             wakeup,
             task: Weak::new(),
             hints: None,
@@ -136,21 +134,19 @@ impl AcquireLoop {
             let (now, mode) = (replied.now, replied.terms.mode);
             let place = self.place_after(sent, &replied);
             let outcome = judge(&self.engine, &self.key, replied);
-            let Self {
-                engine, key, own, ..
-            } = &*self;
+            let Self { engine, key, .. } = &*self;
             match outcome {
                 Outcome::Granted(lease) => {
                     if let Some(by) = self.woken_by {
                         engine.tally.woken(by);
                     }
                     return engine.event(key, |lane, effects| {
-                        lane.granted(key, own, lease, now, effects);
+                        lane.granted(key, lease, now, effects);
                     });
                 }
                 Outcome::Never(error) => {
                     return engine.event(key, |lane, effects| {
-                        lane.refused_for_good(own, mode, &error, now, effects);
+                        lane.refused_for_good(mode, &error, now, effects);
                     });
                 }
                 Outcome::NotYet(seen) => {
@@ -162,7 +158,7 @@ impl AcquireLoop {
                     let again_at = self.next_attempt(&seen, now);
                     let refused = RejectedAttempt { sent, seen, place };
                     self.engine.event(&self.key, |lane, effects| {
-                        lane.rejected(&self.own, refused, now, effects);
+                        lane.rejected(refused, now, effects);
                     });
                     if !self.pause(again_at, last_attempt).await {
                         return;
@@ -225,7 +221,7 @@ impl AcquireLoop {
         let sent = LeaseNumber::of(self.engine.new_lease_id());
         let now = self.engine.now();
         let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
-            lane.begin_attempt(&self.own, sent, now, effects)
+            lane.begin_attempt(sent, now, effects)
         })?;
         let replied = contend(&self.engine, &self.key, lease, terms, self.listens);
         Some((sent, replied.await))
@@ -248,7 +244,7 @@ impl Drop for AcquireLoop {
         self.engine.home.task_was_dropped();
         let error = Error::new(ErrorKind::Unavailable).with_source(HomeEnded);
         self.engine.event(&self.key, |lane, effects| {
-            lane.abandon_all(&self.own, &error, self.engine.now(), effects);
+            lane.abandon_all(&self.wakeup, &error, self.engine.now(), effects);
         });
     }
 }

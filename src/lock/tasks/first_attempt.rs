@@ -21,8 +21,9 @@ use crate::LockKey;
 use crate::backend::{Acquired, BackendError, Contended};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
+use crate::lock::lane::Waiter;
 use crate::lock::lane::contending::attempt::{Attempt, Replied, unanswered};
-use crate::lock::lane::{Contender, Waiter};
+use crate::lock::lane::effect::Work;
 
 /// Applies the reply to the lane. Returns the moment of the reply.
 pub(in crate::lock) fn replied(
@@ -41,13 +42,19 @@ pub(in crate::lock) fn replied(
         outcome: outcome.map(Contended::of),
     };
     let outcome = judge(engine, key, replied);
-    let own = Contender::FirstAttempt(number);
-    let drove = engine.event(key, |lane, effects| {
-        let drives = lane.driven_by(&own).is_some();
+    let was_awaited = engine.event(key, |lane, effects| {
+        let is_awaited = lane.awaits_reply(number);
         match outcome {
-            Outcome::Granted(lease) => lane.granted(key, &own, lease, now, effects),
+            // A loop has replaced this attempt, so its lease is released.
+            Outcome::Granted(lease) if !is_awaited => {
+                let ttl = lease.longest(now);
+                let lease = number;
+                effects.work.push(Work::ReleaseUnknown { lease, ttl });
+            }
+            _ if !is_awaited => {}
+            Outcome::Granted(lease) => lane.granted(key, lease, now, effects),
             Outcome::Never(error) => {
-                lane.refused_for_good(&own, claim.terms.mode, &error, now, effects);
+                lane.refused_for_good(claim.terms.mode, &error, now, effects);
             }
             Outcome::NotYet(seen) => {
                 let attempt = (claim.ticket, number);
@@ -57,9 +64,9 @@ pub(in crate::lock) fn replied(
                 lane.rejected_first(attempt, seen, now, effects, may_wait);
             }
         }
-        drives
+        is_awaited
     });
-    if !drove {
+    if !was_awaited {
         engine.home.unconfirmed.attempt_ended();
     }
     now
@@ -110,10 +117,9 @@ impl Drop for FirstAttempt {
             return;
         }
         let (engine, key, lease) = (&self.engine, &self.key, self.attempt.lease);
-        let own = Contender::FirstAttempt(lease);
         let now = engine.now();
         // The lease was released when another task replaced this one. The attempt may have taken effect since.
-        if !engine.event(key, |lane, effects| lane.abandon(&own, now, effects)) {
+        if !engine.event(key, |lane, effects| lane.abandon(lease, now, effects)) {
             engine.release_until_confirmed(key, lease, unanswered(self.waiter.claim.terms.ttl));
             engine.home.unconfirmed.attempt_ended();
         }

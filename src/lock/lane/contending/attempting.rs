@@ -2,8 +2,8 @@
 
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::state::{Contender, Lane, LastReply, Phase};
+use crate::lock::lane::effect::Effects;
+use crate::lock::lane::state::{Lane, LastReply, Phase};
 use crate::lock::lease::claim::{Claim, Terms, Ticket};
 use crate::lock::lease::place::QueuePlace;
 use crate::lock::lease::released_to::ReleasedTo;
@@ -42,50 +42,38 @@ pub(in crate::lock) struct Pause {
 }
 
 impl Lane {
-    /// Begins an attempt of the task. Its lease is the one in the queue of the
+    /// Begins an attempt of the loop. Its lease is the one in the queue of the
     /// backend, or `fresh`. Returns the lease, and the terms of the first waiter. Returns `None`, which ends the
-    /// task, if no waiter is left or another task replaced it.
+    /// loop, if no waiter is left.
     pub(in crate::lock) fn begin_attempt(
         &mut self,
-        own: &Contender,
         fresh: LeaseNumber,
         now: Moment,
         effects: &mut Effects,
     ) -> Option<(LeaseNumber, Terms)> {
-        let terms = self.first_waiter(own, now, effects)?.terms;
-        let place = self.driven_by(own)?.place;
+        let terms = self.first_waiter(now, effects)?.terms;
+        let place = self.contending().place;
         // The waiters of another mode or limit have left.
         if place.is_some_and(|place| (place.mode, place.limit) != (terms.mode, terms.limit)) {
             self.leave_backend(effects);
         }
-        let place = self.driven_by(own)?.place;
-        let lease = place.map_or(fresh, |place| place.lease);
-        self.driven_by(own)?.attempt = Some((lease, terms.ttl));
+        let contending = self.contending();
+        let lease = contending.place.map_or(fresh, |place| place.lease);
+        contending.attempt = Some((lease, terms.ttl));
         Some((lease, terms))
     }
 
-    /// Begins a pause of the task. Returns `None` as [`begin_attempt`](Self::begin_attempt).
-    pub(in crate::lock) fn pause(
-        &mut self,
-        own: &Contender,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> Option<Pause> {
-        let deadline = self.first_waiter(own, now, effects)?.deadline.moment();
+    /// Begins a pause of the loop. Returns `None` as [`begin_attempt`](Self::begin_attempt).
+    pub(in crate::lock) fn pause(&mut self, now: Moment, effects: &mut Effects) -> Option<Pause> {
+        let deadline = self.first_waiter(now, effects)?.deadline.moment();
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
-            place: self.driven_by(own)?.place.map(|place| place.lease),
+            place: self.contending().place.map(|place| place.lease),
         })
     }
 
-    fn first_waiter(
-        &mut self,
-        own: &Contender,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> Option<Claim> {
-        self.driven_by(own)?;
+    fn first_waiter(&mut self, now: Moment, effects: &mut Effects) -> Option<Claim> {
         let first = self.first(now, effects).copied();
         if first.is_none() {
             self.leave_backend(effects);
@@ -98,18 +86,11 @@ impl Lane {
     pub(in crate::lock) fn granted(
         &mut self,
         key: &LockKey,
-        own: &Contender,
         mut lease: Lease,
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Some(contending) = self.driven_by(own) else {
-            // Another task has replaced this one, so its lease is released.
-            let ttl = lease.longest(now);
-            let lease = lease.number();
-            effects.work.push(Work::ReleaseUnknown { lease, ttl });
-            return;
-        };
+        let contending = self.contending();
         if contending.suspect {
             lease.require_renewal(now);
         }
@@ -131,19 +112,12 @@ impl Lane {
     /// after a busy attempt was sent: the key may be free by now.
     pub(in crate::lock) fn rejected(
         &mut self,
-        own: &Contender,
         refused: RejectedAttempt,
         now: Moment,
         effects: &mut Effects,
     ) {
         let RejectedAttempt { sent, seen, place } = refused;
-        let Some(contending) = self.driven_by(own) else {
-            // Another task has replaced this one.
-            if let PlaceChange::In(place) = place {
-                effects.leave(place.lease);
-            }
-            return;
-        };
+        let contending = self.contending();
         let busy = matches!(seen, LastReply::Busy(_));
         match place {
             PlaceChange::In(place) => contending.place = Some(place),
@@ -166,16 +140,12 @@ impl Lane {
     /// one serves the other waiters.
     pub(in crate::lock) fn refused_for_good(
         &mut self,
-        own: &Contender,
         mode: Mode,
         error: &Error,
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Some(contending) = self.driven_by(own) else {
-            return;
-        };
-        contending.attempt = None;
+        self.contending().attempt = None;
         self.reject_if(effects, |_| error.clone(), |claim| claim.terms.mode == mode);
         self.leave_backend(effects);
         if self.queue.is_empty() {

@@ -215,7 +215,7 @@ impl Lane {
         match &self.phase {
             // The lease was granted before or after the command took effect: a renewal shows which.
             Phase::Held(held_lease) if seen != Some(held_lease.lease.number()) => {
-                self.require_renewal(now)
+                self.require_renewal(now);
             }
             Phase::Contending(_) => self.require_renewal(now),
             // The lease is gone, even if it was handed off to another owner since.

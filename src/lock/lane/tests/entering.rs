@@ -50,12 +50,12 @@ fn returning_lease_is_taken_back_until_sent() {
 
 #[test]
 fn lease_taken_back_counts_in_turn() {
-    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let busy = LastReply::Busy(lane.now);
-    assert!(contending::refuse(&mut lane, &wakeup, 1, busy).is_empty());
+    assert!(contending::refuse(&mut lane, 1, busy).is_empty());
     (2..4).for_each(|ticket| lane.queue(ticket, RENEWED));
     // Other processes wait, so the turn has three grants.
-    let mut grant = granted(contending::grant_by_task(&mut lane, &wakeup, 4));
+    let mut grant = granted(contending::grant_by_task(&mut lane, 4));
     assert!([2, 3].iter().all(|it| lane.lane.leave(*it)));
     for ticket in [5, 6] {
         lane.pass(2 * MS);
@@ -98,7 +98,7 @@ fn taken_back_lease_is_reported_as_returned() {
 
 #[test]
 fn single_attempt_joins_first_attempt_of_lane() {
-    let (mut lane, _wakeup, _answer) = TestLane::attempting(claim(1, RENEWED));
+    let (mut lane, _answer) = TestLane::attempting(claim(1, RENEWED));
     lane.queue(2, RENEWED);
     assert!(matches!(lane.enter(once(3, &lane)), Entered::Occupied));
     assert_eq!(lane.lane.seats_taken(), 2);
@@ -106,10 +106,9 @@ fn single_attempt_joins_first_attempt_of_lane() {
 
 #[test]
 fn single_attempt_joins_later_one_unless_others_wait() {
-    let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
+    let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let ((), _effects) = lane.event(|lane, now, effects| {
         lane.rejected(
-            &wakeup,
             refused(2, LastReply::Busy(now), PlaceChange::Out),
             now,
             effects,

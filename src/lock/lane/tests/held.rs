@@ -91,10 +91,10 @@ fn lost_guard_changes_nothing_for_next_holder() {
     assert!(due.is_none() && Arc::ptr_eq(&effects.losses[0].grant, &grant));
     returns(&mut effects);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
-    let wakeup = contends(&mut lane.returned(1));
+    let _wakeup = contends(&mut lane.returned(1));
     let lease = lane.lease(2, 200, FIXED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), &wakeup, lease, now, effects);
+        lane.granted(&key(), lease, now, effects);
     });
     let second = granted(effects);
 

@@ -74,13 +74,13 @@ impl TestLane {
     }
 
     /// Returns a lane in which a task makes the first attempt of this claim, under lease 1.
-    fn attempting(claim: Claim) -> (Self, Contender, Arc<Waiter>) {
+    fn attempting(claim: Claim) -> (Self, Arc<Waiter>) {
         let mut lane = Self::idle();
         assert!(matches!(lane.enter(claim), Entered::Idle));
         let (waiter, answer) = waiter(claim);
         let first = lane.first(None);
         lane.lane.attempt_first(waiter, number(1), first);
-        (lane, Contender::FirstAttempt(number(1)), answer)
+        (lane, answer)
     }
 
     /// Returns a first attempt that begins.
@@ -115,7 +115,7 @@ impl TestLane {
     }
 
     /// Returns a lane in which an acquire loop serves the first claim.
-    fn looping(claim: Claim) -> (Self, Contender, Arc<Waiter>) {
+    fn looping(claim: Claim) -> (Self, Wakeup, Arc<Waiter>) {
         let mut lane = Self::idle();
         let (waiter, answer) = waiter(claim);
         let ((), mut effects) = lane.event(|lane, now, effects| {
@@ -275,10 +275,7 @@ impl TestLane {
 }
 
 /// Returns `true` if the loop was notified since the last call.
-fn is_woken(contender: &Contender) -> bool {
-    let Contender::Loop(wakeup) = contender else {
-        return false;
-    };
+fn is_woken(wakeup: &Wakeup) -> bool {
     wakeup.notified().now_or_never().is_some()
 }
 

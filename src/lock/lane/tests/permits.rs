@@ -13,17 +13,17 @@ const fn permit(limit: u16) -> Terms {
 }
 
 /// Returns a lane whose first claim, below the limit 3, waits in the queue of the backend under lease 3.
-fn queued() -> (TestLane, Contender, Arc<Waiter>) {
+fn queued() -> (TestLane, Wakeup, Arc<Waiter>) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, permit(3)));
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.begin_attempt(&wakeup, number(3), now, effects);
+        lane.begin_attempt(number(3), now, effects);
         let place = PlaceChange::In(QueuePlace {
             lease: number(3),
             mode: Mode::Permit,
             limit: NonZeroU16::new(3),
         });
         let refused = refused(3, LastReply::Busy(now + SECOND), place);
-        lane.rejected(&wakeup, refused, now, effects);
+        lane.rejected(refused, now, effects);
     });
     assert!(effects.is_empty(), "{effects:?}");
     (lane, wakeup, answer)
@@ -43,12 +43,12 @@ fn permit_being_returned_is_not_taken_back() {
 #[test]
 fn permit_below_larger_limit_is_surrendered() {
     for (limit, is_granted) in [(2, false), (3, true), (4, true)] {
-        let (mut lane, wakeup, _answer) = queued();
+        let (mut lane, _wakeup, _answer) = queued();
         lane.queue(2, permit(limit));
         assert!(lane.lane.leave(1));
         let lease = lane.lease(3, 100, permit(3));
         let ((), effects) = lane.event(|lane, now, effects| {
-            lane.granted(&key(), &wakeup, lease, now, effects);
+            lane.granted(&key(), lease, now, effects);
         });
         assert_eq!(effects.grants.len(), usize::from(is_granted), "{limit}");
         assert_eq!(lane.is_held(), is_granted);
@@ -59,11 +59,11 @@ fn permit_below_larger_limit_is_surrendered() {
 #[test]
 fn place_of_other_limit_is_left() {
     for (limit, kept) in [(2, false), (3, true), (4, false)] {
-        let (mut lane, wakeup, _answer) = queued();
+        let (mut lane, _wakeup, _answer) = queued();
         lane.queue(2, permit(limit));
         assert!(lane.lane.leave(1));
         let (begun, effects) =
-            lane.event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, effects));
+            lane.event(|lane, now, effects| lane.begin_attempt(number(4), now, effects));
         let lease = number(if kept { 3 } else { 4 });
         assert_eq!(begun.map(|(lease, _)| lease), Some(lease), "{limit}");
         assert_eq!(effects.work.is_empty(), kept);

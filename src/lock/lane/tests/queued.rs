@@ -3,26 +3,26 @@
 use super::*;
 use crate::lock::lease::LeaseNumber;
 
-fn contend_as(lane: &mut TestLane, wakeup: &Contender, fresh: u64) -> Option<LeaseNumber> {
+fn contend_as(lane: &mut TestLane, fresh: u64) -> Option<LeaseNumber> {
     let (begun, effects) =
-        lane.event(|lane, now, effects| lane.begin_attempt(wakeup, number(fresh), now, effects));
+        lane.event(|lane, now, effects| lane.begin_attempt(number(fresh), now, effects));
     assert!(effects.is_empty(), "{effects:?}");
     begun.map(|(lease, _)| lease)
 }
 
-fn refuse(lane: &mut TestLane, wakeup: &Contender, sent: u64, place: PlaceChange) -> Effects {
+fn refuse(lane: &mut TestLane, sent: u64, place: PlaceChange) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
         let refused = refused(sent, LastReply::Busy(now + SECOND), place);
-        lane.rejected(wakeup, refused, now, effects);
+        lane.rejected(refused, now, effects);
     });
     effects
 }
 
 /// Returns a lane whose first claim waits in the queue of the backend under lease 3.
-fn queued() -> (TestLane, Contender, Arc<Waiter>) {
+fn queued() -> (TestLane, Wakeup, Arc<Waiter>) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, RENEWED));
-    assert_eq!(contend_as(&mut lane, &wakeup, 3), Some(number(3)));
-    assert!(refuse(&mut lane, &wakeup, 3, PlaceChange::In(place(3))).is_empty());
+    assert_eq!(contend_as(&mut lane, 3), Some(number(3)));
+    assert!(refuse(&mut lane, 3, PlaceChange::In(place(3))).is_empty());
     (lane, wakeup, answer)
 }
 
@@ -51,49 +51,49 @@ const BEHIND: ReleasedTo = ReleasedTo::QUEUE;
 
 #[test]
 fn attempts_in_queue_share_lease() {
-    let (mut lane, wakeup, _answer) = queued();
+    let (mut lane, _wakeup, _answer) = queued();
     assert!(lane.lane.has_place());
-    assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
+    assert_eq!(contend_as(&mut lane, 4), Some(number(3)));
     // The backend rejected the command.
-    assert!(refuse(&mut lane, &wakeup, 4, PlaceChange::Unchanged).is_empty());
-    assert_eq!(contend_as(&mut lane, &wakeup, 5), Some(number(3)));
+    assert!(refuse(&mut lane, 4, PlaceChange::Unchanged).is_empty());
+    assert_eq!(contend_as(&mut lane, 5), Some(number(3)));
     // The backend had no room, or the result is unknown.
-    assert!(refuse(&mut lane, &wakeup, 5, PlaceChange::Out).is_empty());
+    assert!(refuse(&mut lane, 5, PlaceChange::Out).is_empty());
     assert!(!lane.lane.has_place());
-    assert_eq!(contend_as(&mut lane, &wakeup, 6), Some(number(6)));
+    assert_eq!(contend_as(&mut lane, 6), Some(number(6)));
 }
 
 #[test]
 fn last_waiter_leaves_queue() {
-    let (mut lane, wakeup, _answer) = queued();
+    let (mut lane, _wakeup, _answer) = queued();
     assert!(lane.lane.leave(1));
     let (begun, mut effects) =
-        lane.event(|lane, now, effects| lane.begin_attempt(&wakeup, number(4), now, effects));
+        lane.event(|lane, now, effects| lane.begin_attempt(number(4), now, effects));
     assert!(begun.is_none() && lane.lane.is_idle());
     leaves(&mut effects, 3);
 }
 
 #[test]
 fn next_waiter_inherits_place() {
-    let (mut lane, wakeup, _answer) = queued();
+    let (mut lane, _wakeup, _answer) = queued();
     lane.queue(2, RENEWED);
     assert!(lane.lane.leave(1));
-    assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
+    assert_eq!(contend_as(&mut lane, 4), Some(number(3)));
 }
 
 #[test]
 fn permanent_error_leaves_queue() {
-    let (mut lane, wakeup, _answer) = queued();
+    let (mut lane, _wakeup, _answer) = queued();
     let error = Error::new(ErrorKind::Refused);
     let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.refused_for_good(&wakeup, Mode::Exclusive, &error, now, effects);
+        lane.refused_for_good(Mode::Exclusive, &error, now, effects);
     });
     assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
     leaves(&mut effects, 3);
 }
 
 /// Drops the task with its home, and returns the effects besides this number of rejections.
-fn abandon(lane: &mut TestLane, wakeup: &Contender, waiters: usize) -> Effects {
+fn abandon(lane: &mut TestLane, wakeup: &Wakeup, waiters: usize) -> Effects {
     let error = Error::new(ErrorKind::Unavailable);
     let ((), mut effects) =
         lane.event(|lane, now, effects| lane.abandon_all(wakeup, &error, now, effects));
@@ -122,21 +122,9 @@ fn dropped_task_without_waiters_leaves_queue() {
 fn dropped_attempt_leaves_queue() {
     let (mut lane, wakeup, _answer) = queued();
     lane.enqueue(claim(2, RENEWED));
-    assert_eq!(contend_as(&mut lane, &wakeup, 4), Some(number(3)));
+    assert_eq!(contend_as(&mut lane, 4), Some(number(3)));
     leaves(&mut abandon(&mut lane, &wakeup, 2), 3);
     assert!(lane.lane.is_idle());
-}
-
-#[test]
-fn rejection_of_replaced_task_leaves_queue() {
-    let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let mut effects = refuse(
-        &mut lane,
-        &Contender::Loop(Wakeup::default()),
-        3,
-        PlaceChange::In(place(3)),
-    );
-    leaves(&mut effects, 3);
 }
 
 #[test]
@@ -158,7 +146,7 @@ fn acquire_after_transfer_enters_queue() {
 }
 
 /// Returns a lane whose waiter came after a transfer, and has made no attempt.
-fn waiting_after_transfer() -> (TestLane, Contender) {
+fn waiting_after_transfer() -> (TestLane, Wakeup) {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
     lane.pass(15 * MS);
@@ -180,10 +168,10 @@ fn waiter_after_transfer_is_behind_others() {
 #[test]
 fn waiter_without_attempt_leaves_turn_to_others() {
     for (passes, yields) in [(4 * MS, true), (5 * MS, false)] {
-        let (mut lane, wakeup) = waiting_after_transfer();
+        let (mut lane, _wakeup) = waiting_after_transfer();
         lane.pass(passes);
         assert!(lane.lane.leave(2));
-        assert_eq!(contend_as(&mut lane, &wakeup, 4), None);
+        assert_eq!(contend_as(&mut lane, 4), None);
         assert_eq!(lane.lane.is_yielding(), yields);
         assert_eq!(lane.lane.is_idle(), !yields);
     }
@@ -243,8 +231,8 @@ fn waiters_contend_under_place_behind_others() {
     let (mut lane, grant) = TestLane::held(FIXED);
     let _answer = lane.enqueue(claim(2, RENEWED));
     let place = behind(place(9));
-    let wakeup = contends(&mut yield_to(&mut lane, &grant, place));
-    assert_eq!(contend_as(&mut lane, &wakeup, 10), Some(number(9)));
+    let _wakeup = contends(&mut yield_to(&mut lane, &grant, place));
+    assert_eq!(contend_as(&mut lane, 10), Some(number(9)));
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn renewals_end_with_last_owner_that_needs_them() {
 
 #[test]
 fn granted_attempt_serves_adjacent_readers() {
-    let (mut lane, wakeup, _first) = TestLane::looping(claim(1, SHARED));
+    let (mut lane, _wakeup, _first) = TestLane::looping(claim(1, SHARED));
     for (ticket, terms) in [(2, SHARED), (3, RENEWED), (4, SHARED)] {
         let (waiter, answer) = waiter(claim(ticket, terms));
         drop(answer);
@@ -302,7 +302,7 @@ fn granted_attempt_serves_adjacent_readers() {
     }
     let lease = lane.lease(1, 100, SHARED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), &wakeup, lease, now, effects);
+        lane.granted(&key(), lease, now, effects);
     });
     let granted: Vec<_> = effects
         .grants
@@ -331,20 +331,20 @@ fn rejected_single_attempt_admits_readers_behind_it() {
             });
         }
     };
-    let (mut lane, wakeup, _first) = TestLane::looping(claim(1, SHARED));
+    let (mut lane, _wakeup, _first) = TestLane::looping(claim(1, SHARED));
     queue(&mut lane);
     let lease = lane.lease(1, 100, SHARED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), &wakeup, lease, now, effects);
+        lane.granted(&key(), lease, now, effects);
     });
     assert_eq!(granted(&effects), [1, 3]);
     assert_eq!(effects.rejections.len(), 1);
 
-    let (mut lane, wakeup, _answer) = TestLane::attempting(claim(1, SHARED));
+    let (mut lane, _answer) = TestLane::attempting(claim(1, SHARED));
     queue(&mut lane);
     let lease = lane.lease(1, 100, SHARED);
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), &wakeup, lease, now, effects);
+        lane.granted(&key(), lease, now, effects);
     });
     assert_eq!(granted(&effects), [1, 3]);
     assert_eq!(lane.lane.waiters(), 0);

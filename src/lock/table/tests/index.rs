@@ -1,7 +1,6 @@
 //! The index of deadlines: its entries, and their bound.
 
 use super::*;
-use crate::lock::lane::Contender;
 
 #[test]
 fn held_lane_is_indexed_and_idle_lane_removed() {
@@ -113,13 +112,11 @@ fn waiters_of_one_key_leave_index_bounded() {
         lanes.with(&key, &mut effects, |lane, effects| {
             lane.returned(number(1), Ok(()), ReleasedTo::Nobody, now, effects);
         });
-        let Work::Contend { wakeup, .. } = effects.work.remove(0) else {
-            unreachable!("it contends for the waiter");
-        };
+        crate::lock::tests::contends(&mut effects);
         now = now + MS;
         let lease = Lease::new(number(1), ticket, TOKENS, FIXED, now);
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.granted(&key, &Contender::Loop(wakeup), lease, now, effects);
+            lane.granted(&key, lease, now, effects);
         });
         grant = effects.grants.remove(0).grant;
         assert!(grant.settle());

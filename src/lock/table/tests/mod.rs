@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::lock::lane::LastReply;
-use crate::lock::lane::effect::Work;
 use crate::lock::lane::few::Few;
 use crate::lock::lease::Lease;
 use crate::lock::lease::claim::{Claim, Deadline};

@@ -64,9 +64,9 @@ impl AcquireLoop {
         let hints = (self.hints).get_or_insert_with(|| watch(&self.engine, &self.key, &self.task));
         loop {
             let now = self.engine.now();
-            let pause = self.engine.event(&self.key, |lane, effects| {
-                lane.pause(&self.own, now, effects)
-            });
+            let pause = self
+                .engine
+                .event(&self.key, |lane, effects| lane.pause(now, effects));
             let Some(pause) = pause else {
                 return false;
             };
