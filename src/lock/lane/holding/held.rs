@@ -86,9 +86,29 @@ impl Lane {
             effects.report(report, Ok(()));
             return until;
         }
-        let Phase::Held(HeldLease { lease, .. }) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: the held_lease was just found");
-        };
+        let (lease, _) = self.take_lease();
+        self.pass_on(key, lease, report, now, effects);
+        until
+    }
+
+    /// Takes the lease that is held, or that is being returned with this report.
+    pub(in crate::lock::lane) fn take_lease(&mut self) -> (Lease, Option<Report>) {
+        match std::mem::take(&mut self.phase) {
+            Phase::Held(held_lease) => (held_lease.lease, None),
+            Phase::Returning(returning) => (returning.lease, returning.report),
+            _ => unreachable!("BUG: the lease was just found"),
+        }
+    }
+
+    /// Hands a lease without holds off to the first waiter, or begins its return.
+    pub(in crate::lock::lane) fn pass_on(
+        &mut self,
+        key: &LockKey,
+        lease: Lease,
+        report: Option<Report>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
         match self.first(now, effects) {
             Some(first) if lease.may_pass_to(first.terms, now) => {
                 effects.report(report, Ok(()));
@@ -96,7 +116,6 @@ impl Lane {
             }
             _ => self.begin_return(lease, report, now, effects),
         }
-        until
     }
 
     /// Grants the lease to the first waiter, and to those that may share it.
@@ -244,9 +263,7 @@ impl Lane {
             effects.report(report, Ok(()));
             return Some(until);
         }
-        let Phase::Held(HeldLease { lease, .. }) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: the held_lease was just found");
-        };
+        let (lease, _) = self.take_lease();
         self.begin_return(lease, report, now, effects);
         Some(until)
     }
@@ -259,8 +276,8 @@ impl Lane {
         effects: &mut Effects,
     ) {
         match &mut self.phase {
-            Phase::Held(held_lease) => {
-                (held_lease.grants()).for_each(|grant| lose(grant, reason, effects));
+            Phase::Held(_) => {
+                (self.holders()).for_each(|grant| lose(grant, reason, effects));
                 self.contend_or_idle(ReleasedTo::Nobody, now, effects);
             }
             // The reply to a release in flight shows whether the loss came first.
@@ -285,13 +302,9 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let Phase::Held(held_lease) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: only a held lease is lost");
-        };
-        for grant in held_lease.grants() {
-            lose(grant, reason(grant), effects);
-        }
-        self.begin_return(held_lease.lease, None, now, effects);
+        (self.holders()).for_each(|grant| lose(grant, reason(grant), effects));
+        let (lease, _) = self.take_lease();
+        self.begin_return(lease, None, now, effects);
     }
 
     /// Ends the grants that were not picked up by their deadlines or that have reached their own ends. Returns the
@@ -301,9 +314,7 @@ impl Lane {
             return;
         };
         if held_lease.end_overdue(now, effects) {
-            let Phase::Held(HeldLease { lease, .. }) = std::mem::take(&mut self.phase) else {
-                unreachable!("BUG: the held_lease was just found");
-            };
+            let (lease, _) = self.take_lease();
             self.begin_return(lease, None, now, effects);
         }
     }

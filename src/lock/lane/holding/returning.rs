@@ -138,10 +138,10 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        match self.returns(number) {
+        let may_be_lost = match self.returns(number) {
             // The second release frees the key, and its reply is still to come.
             Some(returning) if returning.sent_again => return,
-            Some(_) => {}
+            Some(returning) => returning.may_be_lost,
             // The lane no longer waits for this reply.
             None => {
                 let outgoing = Outgoing {
@@ -151,16 +151,8 @@ impl Lane {
                 effects.work.push(Work::ReleaseGranted(outgoing));
                 return;
             }
-        }
-        let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: the lease was just found");
         };
-        let Returning {
-            mut lease,
-            report,
-            may_be_lost,
-            ..
-        } = returning;
+        let (mut lease, report) = self.take_lease();
         lease.keep(kept, now);
         if may_be_lost {
             lease.end_hand_offs();
@@ -208,17 +200,8 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let next = self.first(now, effects).map(|first| first.terms);
-        let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: only a return resumes");
-        };
-        let Returning { lease, report, .. } = returning;
-        if next.is_some_and(|terms| lease.may_pass_to(terms, now)) {
-            effects.report(report, Ok(()));
-            self.hand_to_first(key, lease, Via::HandOff, now, effects);
-        } else {
-            self.begin_return(lease, report, now, effects);
-        }
+        let (lease, report) = self.take_lease();
+        self.pass_on(key, lease, report, now, effects);
     }
 }
 

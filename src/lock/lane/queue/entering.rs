@@ -104,11 +104,8 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) -> Arc<Grant> {
-        let Phase::Returning(returning) = std::mem::take(&mut self.phase) else {
-            unreachable!("BUG: only a lease that is being returned is taken back");
-        };
-        effects.report(returning.report, Ok(()));
-        let lease = returning.lease;
+        let (lease, report) = self.take_lease();
+        effects.report(report, Ok(()));
         self.hold(HeldLease::begin(key, lease, Via::Reclaimed, claim, now))
     }
 
