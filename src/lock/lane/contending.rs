@@ -109,19 +109,6 @@ impl Lane {
         }
     }
 
-    /// Rejects the waiters that `which` selects, at a shutdown.
-    pub(in crate::lock) fn dismiss(
-        &mut self,
-        error: &Error,
-        effects: &mut Effects,
-        which: impl Fn(&Claim) -> bool,
-    ) {
-        self.reject_if(effects, |_| error.clone(), which);
-        if let Phase::Contending(contending) = &self.phase {
-            contending.wake();
-        }
-    }
-
     /// Applies the drop of a first attempt with its runtime, which has ended, and contends by a loop. Returns `false` if
     /// one has replaced it before.
     pub(in crate::lock) fn abandon(

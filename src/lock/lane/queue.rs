@@ -89,8 +89,8 @@ impl Lane {
         (self.queue.iter()).any(|waiter| waiter.claim.deadline.is_one_attempt())
     }
 
-    /// Rejects the waiters that `which` selects, with the error that `why` returns.
-    pub(super) fn reject_if(
+    /// Rejects the waiters that `which` selects, with the error that `why` returns. Wakes a loop that has lost some.
+    pub(in crate::lock) fn reject_if(
         &mut self,
         effects: &mut Effects,
         why: impl FnOnce(&mut Self) -> Error,
@@ -100,22 +100,16 @@ impl Lane {
             .filter(|waiter| which(&waiter.claim))
             .map(|waiter| waiter.claim.ticket)
             .collect();
-        if !tickets.is_empty() {
-            let error = why(self);
-            for ticket in tickets {
-                if let Some(waiter) = self.queue.remove(ticket) {
-                    effects.reject(waiter, error.clone());
-                }
+        if tickets.is_empty() {
+            return;
+        }
+        let error = why(self);
+        for ticket in tickets {
+            if let Some(waiter) = self.queue.remove(ticket) {
+                effects.reject(waiter, error.clone());
             }
         }
-        self.end_without_waiters();
-    }
-
-    /// Wakes a task without waiters, which ends.
-    fn end_without_waiters(&self) {
-        if self.queue.is_empty()
-            && let Phase::Contending(contending) = &self.phase
-        {
+        if let Phase::Contending(contending) = &self.phase {
             contending.wake();
         }
     }

@@ -15,7 +15,7 @@ use crate::lock::lane::effect::{Effects, Granted, Loss, Outgoing, Work};
 use crate::lock::lane::few::Few;
 use crate::lock::lane::queue::waiter::Given;
 use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::Deadline;
+use crate::lock::lease::claim::{Claim, Deadline};
 use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
@@ -136,9 +136,9 @@ impl Engine {
         let error = Error::new(ErrorKind::ShuttingDown);
         let now = self.now();
         let all = self.lanes.for_each(|key, lane, effects| {
-            lane.dismiss(&error, effects, |claim| {
-                stage == Shutdown::Rejecting || claim.deadline == Deadline::Endless
-            });
+            let is_rejected =
+                |claim: &Claim| stage == Shutdown::Rejecting || claim.deadline == Deadline::Endless;
+            lane.reject_if(effects, |_| error.clone(), is_rejected);
             lane.admit(key, now, effects);
         });
         self.carry_out_all(all);
