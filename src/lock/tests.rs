@@ -110,7 +110,7 @@ pub(super) fn granted(effects: Effects) -> Arc<Grant> {
     } = effects;
     assert!(rejections.is_empty() && losses.is_empty() && work.is_empty());
     assert_eq!(grants.len(), 1);
-    grants.remove(0).grant
+    grants.remove(0).1.grant
 }
 
 /// Returns the only work.

@@ -7,7 +7,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::contending::attempt::Attempt;
 use super::few::Few;
-use super::queue::waiter::Waiter;
+use super::queue::waiter::{Given, Waiter};
 use crate::Error;
 use crate::backend::Renewal;
 use crate::lock::clock::{Moment, Span};
@@ -26,7 +26,7 @@ pub(in crate::lock) type Wakeup = Arc<Notify>;
 #[must_use]
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Effects {
-    pub(in crate::lock) grants: Few<Granted>,
+    pub(in crate::lock) grants: Few<(Arc<Waiter>, Given)>,
     pub(in crate::lock) rejections: Few<(Arc<Waiter>, Error)>,
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
     pub(in crate::lock) losses: Few<Loss>,
@@ -44,14 +44,6 @@ pub(in crate::lock) struct Loss {
     pub(in crate::lock) grant: Arc<Grant>,
     /// It was lost while it was held, which is reported.
     pub(in crate::lock) while_held: bool,
-}
-
-/// The hold of one waiter.
-#[derive(Debug)]
-pub(in crate::lock) struct Granted {
-    pub(in crate::lock) waiter: Arc<Waiter>,
-    pub(in crate::lock) grant: Arc<Grant>,
-    pub(in crate::lock) queued: bool,
 }
 
 /// Background work to start.
@@ -118,6 +110,11 @@ impl Effects {
             lease: LeaseNumber::of(renewal.lease),
             ttl: Span::new(renewal.ttl),
         }));
+    }
+
+    pub(in crate::lock) fn grant(&mut self, waiter: Arc<Waiter>, grant: &Arc<Grant>, queued: bool) {
+        let grant = Arc::clone(grant);
+        self.grants.push((waiter, Given { grant, queued }));
     }
 
     pub(in crate::lock) fn reject(&mut self, waiter: Arc<Waiter>, error: Error) {

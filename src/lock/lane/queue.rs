@@ -10,7 +10,7 @@ pub(super) mod waiters;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::effect::{Effects, Granted};
+use super::effect::Effects;
 use super::state::{Lane, LastReply, Phase};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
@@ -161,11 +161,7 @@ impl Lane {
                 None => unreachable!("BUG: companions have one owner"),
             }
             held_lease.expect_pick_up(&claim);
-            effects.grants.push(Granted {
-                waiter,
-                grant: Arc::clone(grant),
-                queued: true,
-            });
+            effects.grant(waiter, grant, true);
         }
     }
 
@@ -186,11 +182,7 @@ impl Lane {
             let grant = held_lease.join(key, &first, now);
             held_lease.expect_pick_up(&first);
             self.queue.pace_mut().advance(now);
-            effects.grants.push(Granted {
-                waiter,
-                grant: Arc::clone(&grant),
-                queued: true,
-            });
+            effects.grant(waiter, &grant, true);
             self.grant_companions(&first, &grant, now, effects);
         }
     }

@@ -11,9 +11,8 @@ use crate::lock::clock::Span;
 use crate::lock::engine::unconfirmed::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::Lane;
-use crate::lock::lane::effect::{Effects, Granted, Loss, Outgoing, Work};
+use crate::lock::lane::effect::{Effects, Loss, Outgoing, Work};
 use crate::lock::lane::few::Few;
-use crate::lock::lane::queue::waiter::Given;
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::{Claim, Deadline};
 use crate::{Error, ErrorKind, LockKey};
@@ -60,14 +59,9 @@ impl Engine {
             }
             grant.wake_listeners();
         });
-        each(grants, |granted| {
-            let Granted {
-                waiter,
-                grant,
-                queued,
-            } = granted;
+        each(grants, |(waiter, given)| {
             // The acquire was dropped concurrently.
-            if let Err(Ok(given)) = waiter.answer(Ok(Given { grant, queued })) {
+            if let Err(Ok(given)) = waiter.answer(Ok(given)) {
                 let hold = waiter.claim.hold;
                 self.granted(&given.grant, hold);
                 self.release(&given.grant, hold, None, self.now());

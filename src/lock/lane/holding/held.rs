@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::held_lease::{HeldLease, lose};
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::{Effects, Granted, Report, Work};
+use crate::lock::lane::effect::{Effects, Report, Work};
 use crate::lock::lane::state::{LATE_RELEASE, Lane, Phase, Returning};
 use crate::lock::lease::claim::{Claim, HoldId};
 use crate::lock::lease::grant::Grant;
@@ -139,11 +139,7 @@ impl Lane {
         let mut held_lease = HeldLease::begin(key, lease, via, &claim, now);
         held_lease.first.expect_pick_up(&claim);
         let grant = self.hold(held_lease);
-        effects.grants.push(Granted {
-            waiter,
-            grant: Arc::clone(&grant),
-            queued,
-        });
+        effects.grant(waiter, &grant, queued);
         self.grant_companions(&claim, &grant, now, effects);
         self.admit(key, now, effects);
         // A waiter for a single attempt queued as the first, and another acquire overtook it.

@@ -54,10 +54,10 @@ fn first_grant_serves_companions_and_single_attempts() {
     let granted = effects
         .grants
         .iter()
-        .map(|it| (it.waiter.claim.hold, it.queued));
+        .map(|(waiter, given)| (waiter.claim.hold, given.queued));
     assert!(granted.eq([(1, false), (2, true)]));
     assert_eq!((effects.rejections.len(), lane.lane.waiters()), (1, 1));
-    assert_eq!(effects.grants[0].grant.holds(), 2);
+    assert_eq!(effects.grants[0].1.grant.holds(), 2);
 }
 
 #[test]

@@ -81,12 +81,12 @@ fn downgraded_lease_admits_first_readers() {
     let granted: Vec<_> = effects
         .grants
         .iter()
-        .map(|it| it.waiter.claim.hold)
+        .map(|(waiter, _)| waiter.claim.hold)
         .collect();
     assert_eq!(granted, [2, 3]);
     let token = FencingToken::new(200, TOKENS, 0);
-    for it in effects.grants.iter() {
-        assert_eq!(it.grant.token(), token);
+    for (_, given) in effects.grants.iter() {
+        assert_eq!(given.grant.token(), token);
     }
     assert_eq!((grant.mode(), grant.token()), (Mode::Shared, token));
     let until = crate::lock::lease::valid_until(lane.now, RENEWED.ttl);

@@ -76,10 +76,10 @@ fn queued_acquires_of_one_owner_are_granted_together() {
     let holds: Vec<_> = effects
         .grants
         .iter()
-        .map(|granted| granted.waiter.claim.hold)
+        .map(|(waiter, _)| waiter.claim.hold)
         .collect();
     assert_eq!(holds, [2, 4]);
-    assert_eq!(effects.grants[0].grant.holds(), 2);
+    assert_eq!(effects.grants[0].1.grant.holds(), 2);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn shared_grant() -> (TestLane, Arc<Grant>, [Claim; 2]) {
     };
     let _answers = [lane.enqueue(one), lane.enqueue(other)];
     let effects = lane.release(&first);
-    let grant = Arc::clone(&effects.grants[0].grant);
+    let grant = Arc::clone(&effects.grants[0].1.grant);
     assert_eq!((effects.grants.len(), grant.holds()), (2, 2));
     (lane, grant, [one, other])
 }
@@ -111,7 +111,7 @@ fn half_forgotten() -> (TestLane, Arc<Grant>) {
         ..claim(3, FIXED)
     };
     let _answers = [lane.enqueue(forgotten), lane.enqueue(claimed)];
-    let grant = Arc::clone(&lane.release(&first).grants[0].grant);
+    let grant = Arc::clone(&lane.release(&first).grants[0].1.grant);
     assert!(lane.lane.picked_up(&grant, claimed.hold));
     (lane, grant)
 }

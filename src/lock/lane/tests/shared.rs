@@ -1,7 +1,6 @@
 //! Owners that share a lease.
 
 use super::*;
-use crate::lock::lane::effect::Granted;
 use crate::lock::lane::queue::waiter::Given;
 use crate::observe::LostReason;
 
@@ -70,13 +69,8 @@ fn owner_nests_and_does_not_upgrade() {
 }
 
 #[track_caller]
-fn assert_served(granted: Granted, reader: &Waiter) {
-    let Granted {
-        waiter,
-        grant,
-        queued,
-    } = granted;
-    assert!(waiter.answer(Ok(Given { grant, queued })).is_ok());
+fn assert_served((waiter, given): (Arc<Waiter>, Given), reader: &Waiter) {
+    assert!(waiter.answer(Ok(given)).is_ok());
     assert!(matches!(reader.close(), Some(Ok(_))));
 }
 
@@ -128,7 +122,7 @@ fn wanted_lease_is_closed_until_renewal_opens_it() {
     lane.pass(250 * MS);
     let mut effects = lane.renew_with(Renewed::Renewed);
     let granted = effects.grants.remove(0);
-    assert_eq!(granted.grant.token(), first.token());
+    assert_eq!(granted.1.grant.token(), first.token());
     assert_served(granted, &reader);
 }
 
@@ -307,7 +301,7 @@ fn granted_attempt_serves_adjacent_readers() {
     let granted: Vec<_> = effects
         .grants
         .iter()
-        .map(|it| it.waiter.claim.hold)
+        .map(|(waiter, _)| waiter.claim.hold)
         .collect();
     assert_eq!(granted, [1, 2]);
     assert_eq!(lane.lane.waiters(), 2);
@@ -319,7 +313,7 @@ fn rejected_single_attempt_admits_readers_behind_it() {
         effects
             .grants
             .iter()
-            .map(|it| it.waiter.claim.hold)
+            .map(|(waiter, _)| waiter.claim.hold)
             .collect::<Vec<_>>()
     };
     let queue = |lane: &mut TestLane| {

@@ -118,7 +118,7 @@ fn waiters_of_one_key_leave_index_bounded() {
         lanes.with(&key, &mut effects, |lane, effects| {
             lane.granted(&key, lease, now, effects);
         });
-        grant = effects.grants.remove(0).grant;
+        grant = effects.grants.remove(0).1.grant;
         assert!(grant.settle());
         assert!(check(&lanes, now).renewals.is_empty());
     }
