@@ -52,7 +52,8 @@ pub(super) struct Lanes {
     awaited: AtomicBool,
     /// Notified when a lane is removed, when its work was started, and when a lease is returned, if `awaited` is set.
     left: Notify,
-    /// The idle or yielding lanes that left work to start, such as the retry of a failed release.
+    /// The work without a lane that may yet release a lease: what idle or yielding lanes left to start, such as the retry of
+    /// a failed release, and replaced first attempts without a reply.
     unstarted: AtomicUsize,
 }
 
@@ -193,12 +194,12 @@ impl Lanes {
         }
     }
 
-    /// Returns the number of idle or yielding lanes that left work to start.
+    /// Returns the amount of work without a lane.
     pub(super) fn unstarted(&self) -> usize {
         self.unstarted.load(Ordering::SeqCst)
     }
 
-    /// The work that a lane left was started.
+    /// Such work was started, or has ended. A lease that it releases was added to the unconfirmed ones before.
     pub(super) fn started(&self) {
         self.unstarted.fetch_sub(1, Ordering::SeqCst);
         self.have_changed();

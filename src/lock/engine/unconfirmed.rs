@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -36,9 +35,6 @@ pub(in crate::lock) struct UnconfirmedReleases {
     pub(in crate::lock) changed: Notify,
     /// Notified when nothing is left.
     finished: Notify,
-    /// The attempts in flight whose leases have to be released once they have replies. Less than 0 for a moment if one ends
-    /// before it is counted.
-    attempts: AtomicIsize,
 }
 
 #[derive(Debug, Default)]
@@ -118,9 +114,7 @@ impl Unknown {
 impl UnconfirmedReleases {
     pub(in crate::lock) fn len(&self) -> usize {
         let state = self.state.lock();
-        let leases = state.keys.values().map(|key| key.leases.len());
-        let attempts = self.attempts.load(Ordering::SeqCst).max(0);
-        leases.sum::<usize>() + attempts.unsigned_abs()
+        state.keys.values().map(|key| key.leases.len()).sum()
     }
 
     /// Completes when nothing is left.
@@ -202,17 +196,6 @@ impl UnconfirmedReleases {
             group.commands = group.commands.saturating_sub(1);
         }
         self.changed.notify_one();
-    }
-
-    /// Counts an attempt in flight whose lease has to be released once it has a reply.
-    pub(in crate::lock) fn attempt_left_behind(&self) {
-        self.attempts.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Applies the reply to such an attempt, or its end without one. Its lease was added before, if there is one.
-    pub(in crate::lock) fn attempt_ended(&self) {
-        self.attempts.fetch_sub(1, Ordering::SeqCst);
-        self.finished.notify_waiters();
     }
 
     /// Applies the reply for a key, whose leases `resolved` are released.

@@ -61,7 +61,7 @@ impl Lane {
             }) if checks_first => {
                 if first.due <= now {
                     self.replace_task(now, effects);
-                    effects.work.push(Work::CountReplaced);
+                    effects.left_attempt = true;
                     return None;
                 }
                 // Its acquire may poll it at this moment. If the acquire has left, a task drives it.

@@ -36,6 +36,8 @@ pub(in crate::lock) struct Effects {
     pub(in crate::lock) work: Few<Work>,
     /// The lane is idle or only yields, so the table counts its work until it was started.
     pub(in crate::lock) outlive_lane: bool,
+    /// A first attempt was replaced, so the table counts it until it ends.
+    pub(in crate::lock) left_attempt: bool,
 }
 
 /// A grant that has ended, or whose end has moved: its loss futures check it again.
@@ -56,8 +58,6 @@ pub(in crate::lock) enum Work {
     },
     /// Finish the first attempt of an acquire that is not polled, from home.
     FinishAttempt(Arc<Waiter>, Attempt),
-    /// Count a first attempt that was replaced, until it ends.
-    CountReplaced,
     /// Return the lease of this lane to the backend.
     Return,
     /// Send the release of this lease from home as well: the task that sent it may not run.

@@ -1,5 +1,6 @@
 //! One round of the watchdog over the lanes that are due.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::deadlines::Entry;
@@ -86,6 +87,8 @@ impl Lanes {
                 }
                 slot.lane.admit(&slot.key, now, &mut effects);
                 self.count_work(&slot.lane, &mut effects);
+                let left = usize::from(effects.left_attempt);
+                self.unstarted.fetch_add(left, Ordering::Relaxed);
                 if slot.lane.is_idle() {
                     idle = true;
                 } else {

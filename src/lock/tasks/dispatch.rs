@@ -44,6 +44,7 @@ impl Engine {
             deadlines,
             work,
             outlive_lane,
+            left_attempt: _,
         } = effects;
         each(rejections, |(waiter, error)| {
             // Its acquire may not be polled any more, and the backend may grant the attempt.
@@ -95,7 +96,6 @@ impl Engine {
                 let attempt = FirstAttempt::new(self, key, &waiter, attempt);
                 self.home.spawn(attempt.run());
             }
-            Work::CountReplaced => self.home.unconfirmed.attempt_left_behind(),
             Work::Return => releaser::enqueue(self, key),
             Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
             Work::ReleaseGranted(Outgoing { lease, ttl }) => {

@@ -67,7 +67,7 @@ pub(in crate::lock) fn replied(
         is_awaited
     });
     if !was_awaited {
-        engine.home.unconfirmed.attempt_ended();
+        engine.lanes.started();
     }
     now
 }
@@ -121,7 +121,7 @@ impl Drop for FirstAttempt {
         // The lease was released when another task replaced this one. The attempt may have taken effect since.
         if !engine.event(key, |lane, effects| lane.abandon(lease, now, effects)) {
             engine.release_until_confirmed(key, lease, unanswered(self.waiter.claim.terms.ttl));
-            engine.home.unconfirmed.attempt_ended();
+            engine.lanes.started();
         }
     }
 }

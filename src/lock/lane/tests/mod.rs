@@ -226,14 +226,10 @@ impl TestLane {
     }
 
     fn check(&mut self) -> (Option<Renewal>, Effects) {
-        let (due, mut effects) = self.event(Lane::check);
+        let (due, effects) = self.event(Lane::check);
         let mode = self.lane.mode();
         let renewal = due.map(|(lease, ttl)| renewal(lease.get(), ttl).with_mode(mode));
-        let mut works = effects.work.iter();
-        if let Some(at) = works.position(|work| matches!(work, Work::CountReplaced)) {
-            effects.work.remove(at);
-            self.left_attempts += 1;
-        }
+        self.left_attempts += usize::from(effects.left_attempt);
         (renewal, effects)
     }
 
