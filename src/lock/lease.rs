@@ -241,7 +241,7 @@ impl Lease {
         if self.wanted == Wanted::Nothing {
             self.wanted = Wanted::Once;
             self.ttl = self.valid_until.span_since(at);
-            self.renewal.postpone(at);
+            self.renewal = RenewalState::Due(at);
         } else if let RenewalState::Due(_) = self.renewal {
             // A renewal that failed is repeated soon.
             self.require_renewal(at);
@@ -294,7 +294,7 @@ impl Lease {
     ) {
         match outcome {
             Ok(Renewed::Renewed | Renewed::Wanted) => {
-                let again = self.renewal.is_due_again();
+                let again = self.renewal == RenewalState::InFlight { again: true };
                 let ttl = Span::new(ttl);
                 self.prolong(sent_at, ttl);
                 if again || self.ttl != ttl {

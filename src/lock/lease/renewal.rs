@@ -25,24 +25,11 @@ impl RenewalState {
         }
     }
 
-    /// Makes a renewal due then, whenever it was due, or after the reply to the command in flight.
-    pub(super) fn postpone(&mut self, until: Moment) {
-        match self {
-            Self::Due(at) | Self::RetryDue(at) => *at = until,
-            Self::InFlight { .. } => self.hasten(until),
-        }
-    }
-
     /// Makes a renewal due now, or after the reply to the command in flight.
     pub(super) fn hasten(&mut self, now: Moment) {
         match self {
             Self::Due(at) | Self::RetryDue(at) => *at = (*at).min(now),
             Self::InFlight { again } => *again = true,
         }
-    }
-
-    /// Returns `true` if a renewal became due while a command was in flight.
-    pub(super) fn is_due_again(self) -> bool {
-        matches!(self, Self::InFlight { again: true })
     }
 }
