@@ -1,5 +1,6 @@
 //! A held lease, and the owners that hold it: one, or several that share it.
 
+use std::ops::BitOr;
 use std::sync::Arc;
 
 use super::end::End;
@@ -9,7 +10,7 @@ use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Loss, Wakeup};
 use crate::lock::lane::queue::group::{ASK_AGAIN, Group};
 use crate::lock::lease::Lease;
-use crate::lock::lease::claim::{Claim, HoldId};
+use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
 use crate::observe::{LostReason, Via};
 use crate::{ErrorKind, LockKey, Owner};
@@ -100,10 +101,7 @@ impl HeldLease {
 
     fn make_group(&mut self) -> &mut Group {
         let granted_at = self.first.grant.granted_at();
-        let group = self
-            .group
-            .get_or_insert_with(|| Box::new(Group::new(granted_at)));
-        &mut *group
+        (self.group).get_or_insert_with(|| Box::new(Group::new(granted_at)))
     }
 
     #[inline]
@@ -185,20 +183,6 @@ impl HeldLease {
         }
     }
 
-    /// Ends one hold of several of an owner. Returns `true` if the grant may end earlier.
-    pub(in crate::lock::lane) fn unnest(
-        &mut self,
-        grant: &Arc<Grant>,
-        hold: HoldId,
-        now: Moment,
-    ) -> bool {
-        let is_listed = self.find(grant).is_some_and(|holding| holding.unnest(hold));
-        if is_listed {
-            self.follow_others(grant, now);
-        }
-        is_listed
-    }
-
     /// Applies the terms of the other holds of this owner, whose holds are listed.
     #[cold]
     pub(in crate::lock::lane) fn follow_others(&mut self, grant: &Arc<Grant>, now: Moment) {
@@ -270,14 +254,10 @@ impl HeldLease {
 
     /// Sets the deadline by which an acquire has to pick up its hold.
     pub(in crate::lock::lane) fn expect_pick_up(&mut self, claim: &Claim) {
-        let Some(holding) = self.of_owner(claim.owner) else {
-            return;
-        };
-        holding.expect_pick_up(claim);
-        let own_end = holding.own_end();
-        if let Some(group) = &mut self.group {
-            group.expect_end(own_end);
+        if let Some(holding) = self.of_owner(claim.owner) {
+            holding.expect_pick_up(claim);
         }
+        self.expect_end_of(claim.owner);
     }
 
     /// Removes an owner. Returns `false` if it is the only one.
@@ -349,10 +329,10 @@ impl HeldLease {
             }
             let is_lost = now >= grant.valid_until();
             if grant.holds() > 0 && !is_lost {
-                for hold in ended {
-                    if self.unnest(&grant, hold, now) {
-                        effects.recheck(&grant);
-                    }
+                let unnested = ended.into_iter().map(|hold| holding.unnest(hold));
+                if unnested.fold(false, BitOr::bitor) {
+                    self.follow_others(&grant, now);
+                    effects.recheck(&grant);
                 }
                 self.expect_end_of(owner);
                 continue;

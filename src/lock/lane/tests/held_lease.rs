@@ -20,7 +20,12 @@ fn nest(held_lease: &mut HeldLease, claim: &Claim, now: Moment) {
 
 fn unnest(held_lease: &mut HeldLease, hold: HoldId, now: Moment) -> bool {
     let grant = Arc::clone(held_lease.grant());
-    held_lease.unnest(&grant, hold, now)
+    let holding = held_lease.find(&grant).expect("its own");
+    let is_listed = holding.unnest(hold);
+    if is_listed {
+        held_lease.follow_others(&grant, now);
+    }
+    is_listed
 }
 
 fn limit_hold(held_lease: &mut HeldLease, claim: &Claim, now: Moment) {
