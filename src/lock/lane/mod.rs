@@ -24,7 +24,7 @@ mod tests;
 
 pub(super) use checks::UNPOLLED;
 pub(super) use contending::attempting::{PlaceChange, RejectedAttempt};
-pub(super) use holding::downgrading::{NextStep, Reserved};
+pub(super) use holding::downgrading::NextStep;
 pub(super) use holding::held::Release;
 pub(super) use holding::returning::{Order, ReleaseOrKeep};
 pub(super) use queue::entering::Entered;

@@ -23,8 +23,8 @@ use tokio::sync::oneshot;
 use crate::backend::{BackendError, Mode, Renewal};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
+use crate::lock::lane::NextStep;
 use crate::lock::lane::effect::{Effects, Report, Wakeup};
-use crate::lock::lane::{NextStep, Reserved};
 use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::lost::Lost;
@@ -58,11 +58,12 @@ impl Engine {
         let mut tasks = Vec::new();
         for grant in grants {
             let wakeup = Wakeup::default();
-            let reserved = self.event(grant.key(), |lane, _| {
+            // After an error, the tasks of the earlier keys are dropped, which ends their reservations.
+            self.event(grant.key(), |lane, _| {
                 lane.reserve_downgrade(grant, hold, Arc::clone(&wakeup), now)
-            });
-            // If this is an error, the tasks of the earlier keys are dropped, which ends their reservations.
-            if reserved? == Reserved::Yes {
+            })?;
+            // Without its reservation, no other downgrade makes it shared.
+            if grant.mode() != Mode::Shared {
                 tasks.push(Task {
                     engine: Arc::clone(self),
                     grant: Arc::clone(grant),

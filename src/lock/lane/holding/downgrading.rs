@@ -26,15 +26,6 @@ use crate::lock::lease::grant::Grant;
 use crate::observe::LostReason;
 use crate::{ConfigError, Error, ErrorKind};
 
-/// The result of a reservation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum Reserved {
-    /// The task may send the command.
-    Yes,
-    /// The lock is shared already.
-    NotNeeded,
-}
-
 /// What the task of a downgrade does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum NextStep {
@@ -47,7 +38,7 @@ pub(in crate::lock) enum NextStep {
 }
 
 impl Lane {
-    /// Reserves the lease for a downgrade by the task that `wakeup` notifies.
+    /// Reserves the lease for a downgrade by the task that `wakeup` notifies, unless it is shared already.
     ///
     /// # Errors
     ///
@@ -59,7 +50,7 @@ impl Lane {
         hold: HoldId,
         wakeup: Wakeup,
         now: Moment,
-    ) -> Result<Reserved, Error> {
+    ) -> Result<(), Error> {
         let held_lease = self
             .held_under(grant)
             .filter(|held_lease| held_lease.is_held(now));
@@ -73,7 +64,7 @@ impl Lane {
             Err(Error::new(ErrorKind::InvalidOption).with_source(problem))
         };
         match grant.mode() {
-            Mode::Shared => return Ok(Reserved::NotNeeded),
+            Mode::Shared => return Ok(()),
             Mode::Permit => {
                 return invalid("a permit cannot become a shared lock: release it first".into());
             }
@@ -92,7 +83,7 @@ impl Lane {
             );
         }
         held_lease.downgrading = Some(Downgrading(wakeup));
-        Ok(Reserved::Yes)
+        Ok(())
     }
 
     /// Ends a reservation whose command was not sent.
