@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -42,7 +41,7 @@ pub(super) struct Engine {
     /// Whether a caller has asked for a permit.
     has_permits: AtomicBool,
     /// Notified when a shutdown begins.
-    closed: Arc<tokio::sync::Notify>,
+    pub(super) closed: Arc<tokio::sync::Notify>,
     #[cfg(feature = "dashboard")]
     pub(super) hot: crate::lock::table::hot::HotKeys,
     pub(super) id: Uuid,
@@ -92,12 +91,6 @@ impl Engine {
         }
     }
 
-    /// Shares the counts with the backend.
-    pub(super) fn counted_by(mut self, tally: Arc<Tally>) -> Self {
-        self.tally = tally;
-        self
-    }
-
     /// Returns a number larger than all earlier ones.
     pub(super) fn next_number(&self) -> u64 {
         self.numbers.0.fetch_add(1, Ordering::Relaxed)
@@ -134,24 +127,20 @@ impl Engine {
         self.has_permits.store(true, Ordering::Relaxed);
     }
 
-    /// Reads the lanes of one key: that of its locks, and one for each permit.
-    pub(super) fn inspect(&self, key: &LockKey, mut check: impl FnMut(&Lane)) {
-        self.lanes.inspect(key, &mut check);
+    /// Reads the lanes of one key, each with its own key: that of its locks, and one for each permit.
+    pub(super) fn inspect(&self, key: &LockKey, mut check: impl FnMut(&LockKey, &Lane)) {
+        self.lanes.inspect(key, |lane| check(key, lane));
         if self.has_permits() {
-            self.lanes.inspect_permits(key, |_, lane| check(lane));
+            self.lanes.inspect_permits(key, check);
         }
     }
 
     /// Returns the leases of one key, each with the key of its lane.
     pub(super) fn leases_of(&self, key: &LockKey) -> KeyMap<Option<LeaseNumber>> {
         let mut leases = KeyMap::default();
-        let own = self.lanes.inspect(key, Lane::lease_number);
-        leases.insert(key.clone(), own.flatten());
-        if self.has_permits() {
-            self.lanes.inspect_permits(key, |key, lane| {
-                leases.insert(key.clone(), lane.lease_number());
-            });
-        }
+        self.inspect(key, |key, lane| {
+            leases.insert(key.clone(), lane.lease_number());
+        });
         leases
     }
 
@@ -167,11 +156,6 @@ impl Engine {
     pub(super) fn set_closing(&self, stage: Shutdown) {
         self.closing.fetch_max(stage as u8, Ordering::SeqCst);
         self.closed.notify_waiters();
-    }
-
-    /// Returns what is notified when the manager begins to shut down.
-    pub(super) fn closed(&self) -> Arc<tokio::sync::Notify> {
-        Arc::clone(&self.closed)
     }
 
     /// Returns the present moment.
@@ -205,11 +189,6 @@ impl Engine {
     /// Returns when a command that is sent now counts as stuck.
     pub(super) fn stuck_at(&self, now: Moment) -> Moment {
         now + self.capabilities.response_timeout
-    }
-
-    /// Returns when a first attempt that is sent now counts as unanswered, after the error of the backend itself.
-    pub(super) fn unanswered_at(&self, now: Moment) -> Moment {
-        self.stuck_at(now) + Duration::from_millis(10)
     }
 
     /// Reserves a place among the waiters of the manager.

@@ -115,7 +115,7 @@ impl LockManager {
     pub(crate) fn lane(&self, key: &LockKey) -> Option<LaneView> {
         let engine = self.engine();
         let mut summary = Summary::default();
-        engine.inspect(key, |lane| summary = summary.and(Summary::of(lane)));
+        engine.inspect(key, |_, lane| summary = summary.and(Summary::of(lane)));
         let is_known = summary.is_shown() || summary.is_returning;
         is_known.then(|| summary.view(key, engine.now(), &engine.tally))
     }
@@ -124,7 +124,7 @@ impl LockManager {
     pub(crate) fn owners(&self, key: &LockKey, limit: usize) -> Vec<OwnerView> {
         let engine = self.engine();
         let mut grants = Vec::new();
-        engine.inspect(key, |lane| grants.extend(lane.holders().map(Arc::clone)));
+        engine.inspect(key, |_, lane| grants.extend(lane.holders().map(Arc::clone)));
         grants.sort_by_key(|grant| grant.granted_at());
         let now = engine.now();
         let view = |grant: Arc<Grant>| OwnerView {
@@ -241,7 +241,7 @@ impl LockManager {
     pub(crate) fn downgrade(&self) -> WeakManager {
         WeakManager {
             engine: Arc::downgrade(self.engine()),
-            closed: self.engine().closed(),
+            closed: Arc::clone(&self.engine().closed),
         }
     }
 }

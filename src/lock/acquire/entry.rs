@@ -13,7 +13,7 @@ use crate::lock::lane::UNPOLLED;
 use crate::lock::lane::contending::attempt::Attempt;
 use crate::lock::lane::effect::Effects;
 use crate::lock::lane::queue::waiter::Given;
-use crate::lock::lane::{Entered, First, Lane, LastReply, Waiter};
+use crate::lock::lane::{Entered, First, Lane, LastReply, OWN_TIMEOUT, Waiter};
 use crate::lock::lease::claim::{Claim, QueuePosition};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
@@ -196,7 +196,7 @@ impl Entry<'_> {
             });
             let drives = engine.home.is_near_caller();
             let first = First {
-                due: engine.unanswered_at(now),
+                due: engine.stuck_at(now) + OWN_TIMEOUT,
                 unpolled_at: drives.then(|| now + UNPOLLED),
             };
             lane.attempt_first(Arc::clone(&waiter), lease, first);

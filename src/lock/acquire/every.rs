@@ -85,10 +85,9 @@ where
     F: FnMut(Held) -> W,
     W: Future<Output = ()>,
 {
-    let closed = engine.closed();
     let mut due = Instant::now() + period;
     loop {
-        let mut closed = pin!(closed.notified());
+        let mut closed = pin!(engine.closed.notified());
         closed.as_mut().enable();
         if engine.is_closing() {
             return;

@@ -187,8 +187,9 @@ impl LockManagerBuilder {
                 return Err(ConfigError::new("runtime", NoTimers.to_string()));
             }
         }
-        let engine = Engine::new(self.backend, self.options, self.runtime);
-        let engine = Arc::new(engine.counted_by(self.tally));
+        let mut engine = Engine::new(self.backend, self.options, self.runtime);
+        engine.tally = self.tally;
+        let engine = Arc::new(engine);
         #[cfg(feature = "metrics")]
         {
             // A series that begins above zero shows no increase.

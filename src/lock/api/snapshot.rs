@@ -111,7 +111,7 @@ impl LockInfo {
         // One of the owners of this process that hold the key, and the number of those that share it.
         let (mut first, mut shared) = (None, 0u32);
         let mut waiters = 0;
-        engine.inspect(key, |lane| {
+        engine.inspect(key, |_, lane| {
             waiters += lane.waiters();
             for grant in lane.holders().filter(|grant| grant.is_held(now)) {
                 shared += u32::from(lane.mode() == Mode::Shared);

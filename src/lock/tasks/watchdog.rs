@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
 
 use super::{releaser, unconfirmed};
-use crate::backend::{BackendError, Renewal, Renewed};
+use crate::backend::{Renewal, Renewed};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::{Home, HomeEnded};
@@ -223,21 +223,12 @@ async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore
             Ok(Renewed::NotHeld) => Reply::NotHeld,
             Err(_) => Reply::Failed,
         });
-        replied(&engine, renewal, sent_at, outcome);
+        engine.event(&renewal.key, |lane, effects| {
+            // Reads the clock for each lane: a loss that a caller has observed must not be undone.
+            let now = engine.now();
+            lane.renewed(renewal, sent_at, outcome, now, effects);
+        });
     }
-}
-
-fn replied(
-    engine: &Arc<Engine>,
-    renewal: &Renewal,
-    sent_at: Moment,
-    outcome: &Result<Renewed, BackendError>,
-) {
-    engine.event(&renewal.key, |lane, effects| {
-        // Reads the clock for each lane: a loss that a caller has observed must not be undone.
-        let now = engine.now();
-        lane.renewed(renewal, sent_at, outcome, now, effects);
-    });
 }
 
 #[cfg(test)]

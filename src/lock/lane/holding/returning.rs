@@ -31,8 +31,8 @@ pub(in crate::lock) struct ReleaseOrKeep {
     pub(in crate::lock) needs_counter: bool,
 }
 
-/// Lets the error of the backend itself come before a second release.
-const OWN_TIMEOUT: Duration = Duration::from_millis(10);
+/// Lets the error of the backend itself come before a command counts as unanswered.
+pub(in crate::lock) const OWN_TIMEOUT: Duration = Duration::from_millis(10);
 
 impl Lane {
     /// Begins the command that returns the lease, which ends by `due`. Returns `None` if the lease was taken
