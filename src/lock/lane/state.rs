@@ -262,30 +262,22 @@ impl Lane {
 
     /// Returns the error of an acquire that stops waiting now.
     pub(in crate::lock) fn why_not(&mut self, now: Moment) -> Error {
-        match &self.phase {
+        let lease_left = match &self.phase {
             Phase::Returning(Returning {
                 trouble: Some((from, seen)),
                 ..
-            }) if *from <= now => seen.error(now),
-            Phase::Contending(Contending {
-                seen: LastReply::Busy(_),
-                ..
-            })
-            | Phase::Held(_)
-            | Phase::Idle
-            | Phase::Yielding { .. }
-            | Phase::Returning(_) => {
-                let error = Error::new(ErrorKind::Busy).with_retry_after(self.free_in(now));
-                match &self.phase {
-                    Phase::Contending(Contending {
-                        seen: LastReply::Busy(until),
-                        ..
-                    }) => error.with_lease_left(until.since(now)),
-                    Phase::Held(_) => error.held_here(),
-                    _ => error,
-                }
-            }
-            Phase::Contending(contending) => contending.seen.error(now),
+            }) if *from <= now => return seen.error(now),
+            Phase::Contending(contending) => match contending.seen {
+                LastReply::Busy(until) => Some(until.since(now)),
+                LastReply::Nothing | LastReply::Trouble(_) => return contending.seen.error(now),
+            },
+            _ => None,
+        };
+        let error = Error::new(ErrorKind::Busy).with_retry_after(self.free_in(now));
+        match lease_left {
+            Some(left) => error.with_lease_left(left),
+            None if self.is_held() => error.held_here(),
+            None => error,
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::backend::{AcquireRequest, BackendErrorKind, Contended, LeaseId};
 use crate::lock::engine::Engine;
 use crate::lock::lane::LastReply;
 use crate::lock::lane::contending::attempt::{Replied, unanswered};
+use crate::lock::lease::Lease;
 use crate::lock::lease::claim::Terms;
-use crate::lock::lease::{Lease, LeaseNumber};
 use crate::{Error, LockKey};
 
 /// The outcome of an attempt.
@@ -23,31 +23,6 @@ pub(in crate::lock) fn request(key: &LockKey, lease: LeaseId, terms: Terms) -> A
     AcquireRequest::new(key.clone(), lease, terms.ttl.get())
         .with_mode(terms.mode)
         .with_limit(terms.limit)
-}
-
-/// Sends an attempt for the waiters of a lane, which wait in the queue of the backend under `lease`.
-///
-/// # Cancel safety
-///
-/// Dropped only with the runtime.
-pub(in crate::lock) async fn contend(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    lease: LeaseNumber,
-    terms: Terms,
-    listens: bool,
-) -> Replied {
-    let id = engine.lease_id(lease);
-    let request = request(key, id, terms).with_listening(listens);
-    let sent_at = engine.now();
-    let outcome = Arc::clone(&engine.backend).contend(request).await;
-    Replied {
-        lease,
-        terms,
-        sent_at,
-        now: engine.now(),
-        outcome,
-    }
 }
 
 /// Returns the outcome of an attempt. Releases the lease if its fate is unknown.

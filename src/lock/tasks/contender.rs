@@ -17,15 +17,15 @@ use early_poll::{AtHome, LoopTask};
 use pause::{FIRST_BACKOFF, REFRESH};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::command::{Outcome, contend, judge};
+use super::command::{Outcome, judge, request};
 use crate::backend::{Contended, Hints};
 use crate::jitter::jittered;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
 use crate::lock::lane::contending::attempt::Replied;
-use crate::lock::lane::effect::Wakeup;
-use crate::lock::lane::{LastReply, PlaceChange, RejectedAttempt};
+use crate::lock::lane::effect::{Effects, Wakeup};
+use crate::lock::lane::{Lane, LastReply, PlaceChange, RejectedAttempt};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::place::{PLACE, QueuePlace};
@@ -212,19 +212,29 @@ impl AcquireLoop {
         }
     }
 
-    /// Makes an attempt, and returns its number with the reply. Returns `None` if no waiter is left.
+    /// Makes an attempt for the waiters, which wait in the queue of the backend. Returns its number with the reply, or
+    /// `None` if no waiter is left.
     ///
     /// # Cancel safety
     ///
     /// Dropped only with the runtime.
     async fn attempt(&mut self) -> Option<(LeaseNumber, Replied)> {
-        let sent = LeaseNumber::of(self.engine.new_lease_id());
-        let now = self.engine.now();
-        let (lease, terms) = self.engine.event(&self.key, |lane, effects| {
-            lane.begin_attempt(sent, now, effects)
-        })?;
-        let replied = contend(&self.engine, &self.key, lease, terms, self.listens);
-        Some((sent, replied.await))
+        let Self { engine, key, .. } = self;
+        let sent = LeaseNumber::of(engine.new_lease_id());
+        let sent_at = engine.now();
+        let begin =
+            |lane: &mut Lane, effects: &mut Effects| lane.begin_attempt(sent, sent_at, effects);
+        let (lease, terms) = engine.event(key, begin)?;
+        let request = request(key, engine.lease_id(lease), terms).with_listening(self.listens);
+        let outcome = Arc::clone(&engine.backend).contend(request).await;
+        let replied = Replied {
+            lease,
+            terms,
+            sent_at,
+            now: engine.now(),
+            outcome,
+        };
+        Some((sent, replied))
     }
 }
 
