@@ -241,7 +241,11 @@ impl Lease {
         if self.wanted == Wanted::Nothing {
             self.wanted = Wanted::Once;
             self.ttl = self.valid_until.span_since(at);
-            self.renewal = RenewalState::Due(at);
+            self.renewal = match self.renewal {
+                // After a failure, none is sent early.
+                RenewalState::RetryDue(_) => RenewalState::RetryDue(at),
+                _ => RenewalState::Due(at),
+            };
         } else if let RenewalState::Due(_) = self.renewal {
             // A renewal that failed is repeated soon.
             self.require_renewal(at);

@@ -89,7 +89,7 @@ impl Lane {
         (self.queue.iter()).any(|waiter| waiter.claim.deadline.is_one_attempt())
     }
 
-    /// Rejects the waiters that `which` selects, with the error that `why` returns. Wakes a loop that has lost some.
+    /// Rejects the waiters that `which` selects, with the error that `why` returns. Wakes a loop that has lost all.
     pub(in crate::lock) fn reject_if(
         &mut self,
         effects: &mut Effects,
@@ -109,7 +109,10 @@ impl Lane {
                 effects.reject(waiter, error.clone());
             }
         }
-        if let Phase::Contending(contending) = &self.phase {
+        // The loop of the others attempts when it is due: a wake-up at each deadline would make it attempt before the next one.
+        if self.queue.is_empty()
+            && let Phase::Contending(contending) = &self.phase
+        {
             contending.wake();
         }
     }

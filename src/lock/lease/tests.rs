@@ -325,3 +325,17 @@ fn fixed_lease_is_asked_at_requested_times() {
     }
     assert!(now + interval >= end && lease.valid_until() == end);
 }
+
+/// While the backend is down, each end of a hold would send another one.
+#[test]
+fn question_after_failure_is_not_asked_early() {
+    let now = Moment::now();
+    let mut lease = Lease::new(number(1), 100, TOKENS, FIXED, now);
+    lease.ask(now);
+    let ttl = lease.start_renewal(now).expect("it is due");
+    let down = BackendError::refused(BackendErrorKind::Unavailable, "down");
+    lease.renewal_answered(ttl, now, &Err(down), now);
+    lease.want_until(lease.valid_until(), now);
+    lease.ask(now + 250 * MS);
+    assert!(!lease.renews_early(now) && lease.renews_early(now + 250 * MS));
+}

@@ -87,8 +87,9 @@ impl Lanes {
                 }
                 slot.lane.admit(&slot.key, now, &mut effects);
                 self.count_work(&slot.lane, &mut effects);
-                let left = usize::from(effects.left_attempt);
-                self.unstarted.fetch_add(left, Ordering::Relaxed);
+                if effects.left_attempt {
+                    self.unstarted.fetch_add(1, Ordering::Relaxed);
+                }
                 if slot.lane.is_idle() {
                     idle = true;
                 } else {

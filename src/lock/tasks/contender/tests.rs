@@ -97,6 +97,50 @@ async fn late_grant_of_replaced_attempt_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn late_rejection_of_replaced_attempt_is_ignored() {
+    let backend = Slow {
+        attempt_takes: SECOND,
+        ..Slow::default()
+    };
+    let (attempts, memory) = (Arc::clone(&backend.attempts), backend.memory.clone());
+    let other = LockManager::builder(memory).build().expect("defaults");
+    let held = other.acquire("k").await.expect("free");
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    let mut unpolled = locks.acquire("k").wait(SECOND).into_future();
+    assert!((&mut unpolled).now_or_never().is_none());
+    let waiter = locks.acquire("k").wait(6 * SECOND).into_future();
+    let waiter = tokio::spawn(waiter);
+    sleep(3 * SECOND).await;
+    // The first attempt, and those of one loop.
+    let attempts = attempts.load(Ordering::SeqCst);
+    assert!((2..=4).contains(&attempts), "{attempts} attempts");
+    drop(held);
+    let waiter = waiter.await.expect("no panic");
+    assert!(waiter.expect("released").is_held());
+    sleep(3 * SECOND).await;
+    assert_eq!(locks.snapshot().unreleased, 0);
+}
+
+/// A store without a queue: each waiter would want an attempt before its deadline.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_held_key_make_no_storm() {
+    let backend = Slow {
+        attempt_takes: MS,
+        ..Slow::default()
+    };
+    let (attempts, memory) = (Arc::clone(&backend.attempts), backend.memory.clone());
+    let other = LockManager::builder(memory).build().expect("defaults");
+    let _held = other.acquire("k").await.expect("free");
+    let locks = LockManager::builder(backend).build().expect("defaults");
+    for _ in 0..200 {
+        tokio::spawn(locks.acquire("k").wait(SECOND).into_future());
+        sleep(25 * MS).await;
+    }
+    let attempts = attempts.load(Ordering::SeqCst);
+    assert!(attempts <= 20, "{attempts} attempts in 5 s");
+}
+
+#[tokio::test(start_paused = true)]
 async fn shutdown_counts_lease_of_attempt_in_flight() {
     let backend = Slow {
         attempt_takes: 3 * SECOND,
