@@ -11,6 +11,7 @@ mod faults;
 mod fence;
 mod migration;
 mod pgbouncer;
+mod queue;
 mod sessions;
 mod sqlx;
 #[path = "../support/mod.rs"]

@@ -45,7 +45,7 @@ async fn missing_schema_error_contains_its_sql() {
     let version = version
         .query_one("SELECT max(version) FROM tower_lock.version", &[])
         .await;
-    assert_eq!(version.unwrap().get::<_, i32>(0), 1);
+    assert_eq!(version.unwrap().get::<_, i32>(0), 2);
 }
 
 /// The rights that `guide::postgres` lists.
@@ -53,7 +53,7 @@ const RIGHTS: &str = "
     CREATE ROLE app LOGIN PASSWORD 'app';
     GRANT USAGE ON SCHEMA tower_lock TO app;
     GRANT SELECT ON tower_lock.version TO app;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON tower_lock.lease, tower_lock.watcher TO app;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON tower_lock.lease, tower_lock.watcher, tower_lock.waiter TO app;
     GRANT SELECT, INSERT ON tower_lock.era TO app;
     GRANT USAGE, UPDATE ON tower_lock.counter TO app;
     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tower_lock TO app;
@@ -85,7 +85,10 @@ async fn least_rights_suffice() {
         .unwrap();
     transaction.commit().await.unwrap();
     let denied = writer
-        .execute("SELECT tower_lock.release_one('account:7', NULL)", &[])
+        .execute(
+            "SELECT tower_lock.release_one_2('account:7', NULL, false)",
+            &[],
+        )
         .await;
     assert_eq!(denied.unwrap_err().code().unwrap().code(), "42501");
     guard.release().await.unwrap();

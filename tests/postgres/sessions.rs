@@ -59,12 +59,13 @@ async fn releases_do_not_wait_for_renewal() {
     let renewal = renewal.transaction().await.unwrap();
     let locks = "SELECT FROM tower_lock.lease WHERE key = $1 FOR NO KEY UPDATE";
     renewal.query(locks, &[&"a"]).await.unwrap();
-    let release = "SELECT n, was_held FROM tower_lock.release('{a,b}', '{l,l}') ORDER BY n";
+    let release =
+        "SELECT n, outcome FROM tower_lock.release_2('{a,b}', '{l,l}', '{f,f}') ORDER BY n";
     let rows = timeout(LONG, releases.query(release, &[])).await.unwrap();
-    let held: Vec<Option<bool>> = rows.unwrap().iter().map(|row| row.get(1)).collect();
+    let held: Vec<Option<String>> = rows.unwrap().iter().map(|row| row.get(1)).collect();
     assert_eq!(
         held,
-        [None, Some(true)],
+        [None, Some("r".to_owned())],
         "the first one is sent again, alone"
     );
     renewal.commit().await.unwrap();

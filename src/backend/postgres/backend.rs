@@ -10,14 +10,14 @@ use uuid::Uuid;
 
 use super::PostgresBackendBuilder;
 use super::batch::{Batch, MAX_BATCH};
-use super::commands::{Acquires, Releases};
+use super::commands::{Acquires, Attempt, Leaver, Releases};
 use super::error::Cause;
 use super::line::Line;
 use super::listener::Listener;
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, Capabilities, Downgraded, ForceReleased,
-    Hints, Holder, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
+    AcquireRequest, Acquired, Backend, BackendError, Capabilities, Contended, Downgraded,
+    ForceReleased, Hints, Holder, KeepRequest, Release, Released, ReleasedOrKept, Renewal, Renewed,
 };
 use crate::task::{Background, with_output};
 
@@ -34,8 +34,8 @@ use crate::task::{Background, with_output};
 /// [fence](crate::guide::postgres#the-fence) of its lock commits only while no other owner can hold the lock, whatever
 /// fails.
 ///
-/// There is no queue between processes: the waiters of one process are served in order, and those of several processes
-/// compete for a released lock.
+/// Waiters of all processes have a queue: a release transfers the lock to the first one, as the page
+/// [`order`](crate::guide::order) describes.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tower_lock::ConnectError> {
@@ -97,11 +97,36 @@ impl PostgresBackend {
     fn line(&self) -> Arc<Line> {
         Arc::clone(&self.inner.line)
     }
+
+    async fn end(&self, leases: &[Release], leaves: bool) -> Vec<Result<Released, BackendError>> {
+        let leavers = leases.iter().map(|lease| {
+            let lease = lease.clone();
+            self.inner.releases.call(Leaver { lease, leaves })
+        });
+        join_all(leavers).await
+    }
 }
 
 impl Backend for PostgresBackend {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Acquired, BackendError> {
-        self.inner.acquires.call(request.clone()).await
+        let attempt = Attempt {
+            request: request.clone(),
+            waits: false,
+            channel: None,
+        };
+        Ok(match self.inner.acquires.call(attempt).await? {
+            Contended::Granted { counter } => Acquired::granted(counter),
+            Contended::Waiting { ttl, .. } => Acquired::busy(ttl),
+        })
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Contended, BackendError> {
+        let attempt = Attempt {
+            request: request.clone(),
+            waits: true,
+            channel: self.inner.listener.channel(),
+        };
+        self.inner.acquires.call(attempt).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {
@@ -116,13 +141,17 @@ impl Backend for PostgresBackend {
     }
 
     async fn release(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
-        let releases = leases.iter().map(|it| self.inner.releases.call(it.clone()));
-        join_all(releases).await
+        self.end(leases, false).await
+    }
+
+    async fn leave(&self, leases: &[Release]) -> Vec<Result<Released, BackendError>> {
+        self.end(leases, true).await
     }
 
     async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
         let (line, request) = (self.line(), request.clone());
-        run(async move { line.release_or_keep(&request).await }).await
+        let channel = self.inner.listener.channel();
+        run(async move { line.release_or_keep(&request, channel).await }).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
@@ -142,6 +171,7 @@ impl Backend for PostgresBackend {
     fn capabilities(&self) -> Capabilities {
         Capabilities::EXCLUSIVE
             .with_shared()
+            .with_permits()
             .with_response_timeout(self.inner.line.response_timeout)
     }
 

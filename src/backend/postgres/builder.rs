@@ -28,11 +28,12 @@ const LOCK: &str =
     "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(1953459813, 1)";
 const EXISTS: &str = "SELECT to_regclass('tower_lock.version') IS NOT NULL";
 const READ_VERSION: &str = "SELECT max(version) FROM tower_lock.version";
-// The second item is none of the usual ones, so that each function is compiled.
-const TRY: &str = "SELECT counter
-    FROM tower_lock.acquire(ARRAY[$1, $1], ARRAY[$2, $2], '{x, x}', '{1000, 1000}', $3, $4)";
-const END: &str = "SELECT was_held, tower_lock.release_one($1, $2)
-    FROM tower_lock.release(ARRAY[$1, $1], ARRAY[$2, $2])";
+// The second item is none of the usual ones, and a third one waits, so that each function is compiled.
+const TRY: &str = "SELECT a.counter, c.counter
+    FROM tower_lock.acquire(ARRAY[$1, $1], ARRAY[$2, $2], '{x, x}', '{1000, 1000}', $3, $4) a,
+    LATERAL tower_lock.contend($1, (ARRAY['waits1', 'waits2'])[a.n::int4], 'x', NULL, 1000, true, NULL, $3, $4, true) c";
+const END: &str = "SELECT tower_lock.release_one_2($1, 'waits2', true), outcome, tower_lock.release_one_2($1, 'waits1', true)
+    FROM tower_lock.release_2(ARRAY[$1, $1], ARRAY[$2, $2], '{false, true}')";
 
 const TRIAL: Duration = Duration::from_secs(10);
 
@@ -142,7 +143,7 @@ impl PostgresBackendBuilder {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the opened connections are closed. A key of the trial may remain for 1 s.
+    /// If dropped, the opened connections are closed. A key of the trial may remain for 2 s.
     pub async fn connect(self) -> Result<PostgresBackend, ConnectError> {
         let timeout = self.response_timeout;
         if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {

@@ -52,8 +52,8 @@ pub(super) struct Session {
     /// The server's clock in seconds, and when it was received.
     clock: Mutex<(f64, Instant)>,
     is_broken: AtomicBool,
-    /// Whether the statement for one key was prepared. A session has only one.
-    has_prepared: AtomicBool,
+    /// The functions whose statements for one key were prepared.
+    prepared: Mutex<Vec<&'static str>>,
     /// Whether the prepared statement was missing. Mostly, a proxy sends statements to several sessions.
     is_spread: AtomicBool,
 }
@@ -110,7 +110,7 @@ impl Line {
             client,
             clock: Mutex::new((0.0, Instant::now())),
             is_broken: AtomicBool::default(),
-            has_prepared: AtomicBool::default(),
+            prepared: Mutex::default(),
             is_spread: AtomicBool::default(),
         };
         session.read_clock(self.response_timeout).await?;
@@ -160,7 +160,14 @@ impl Session {
         if self.is_spread.load(Ordering::Relaxed) {
             return direct().await;
         }
-        let is_first = !self.has_prepared.swap(true, Ordering::Relaxed);
+        let is_first = {
+            let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_known = prepared.contains(&single.function);
+            if !is_known {
+                prepared.push(single.function);
+            }
+            !is_known
+        };
         // Both are sent at once, in this order. The second one fails if the first one has failed, unless another client of a
         // proxy has prepared the same statement.
         let prepare = async {

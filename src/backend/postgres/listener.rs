@@ -1,10 +1,11 @@
-//! One task per process that receives the notifications of releases.
+//! One task per process that receives the notifications of releases and transfers.
 //!
 //! Some proxies accept LISTEN and deliver nothing. So the task sends itself a notification after LISTEN and every 30 s.
 //! Without an echo, it polls: it notifies all waiters of this process at short intervals.
 
 use std::collections::VecDeque;
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ const PROBE_TEXT: &str = "p";
 /// The waiters of a backend, and the task that notifies them. The task ends with the backend.
 pub(super) struct Listener {
     watchers: Arc<Mutex<Watchers>>,
+    channel: String,
+    /// Whether notifications arrive.
+    delivers: Arc<AtomicBool>,
     asks: mpsc::UnboundedSender<Ask>,
     /// The task, before the first waiter.
     task: Mutex<Option<Task>>,
@@ -65,8 +69,6 @@ struct Link {
     messages: mpsc::UnboundedReceiver<String>,
     /// When the echo must have arrived, until it has.
     echo_by: Option<Instant>,
-    /// Whether one has arrived.
-    delivers: bool,
     next_probe: Instant,
 }
 
@@ -74,20 +76,32 @@ impl Listener {
     pub(super) fn new(line: Arc<Line>, server: Option<Server>) -> Self {
         let (asks, receiver) = mpsc::unbounded_channel();
         let watchers = Arc::default();
+        let delivers = Arc::default();
+        // The name shows the functions of the schema that this process is of the version with the queue.
+        let channel = format!("tower_lock_queue_{}", Uuid::new_v4().simple());
         let task = Task {
             watchers: Arc::clone(&watchers),
+            delivers: Arc::clone(&delivers),
             asks: receiver,
             queue: VecDeque::new(),
-            channel: format!("tower_lock_{}", Uuid::new_v4().simple()),
+            channel: channel.clone(),
             line,
             server,
             is_recovery: false,
         };
         Self {
             watchers,
+            channel,
+            delivers,
             asks,
             task: Mutex::new(Some(task)),
         }
+    }
+
+    /// Returns the channel of this process if notifications arrive.
+    pub(super) fn channel(&self) -> Option<String> {
+        let delivers = self.delivers.load(Ordering::Relaxed);
+        delivers.then(|| self.channel.clone())
     }
 
     /// Starts the task, unless it runs.
@@ -109,9 +123,11 @@ impl Listener {
             key: key.as_str().to_owned(),
             manager,
         };
-        lock(&self.watchers).add(&ask.key, manager, sender);
-        // Without the task, the waiter polls.
-        drop(self.asks.send(ask));
+        // The row of the last subscriber may still be there.
+        if !lock(&self.watchers).add(&ask.key, manager, sender) {
+            // Without the task, the waiter polls.
+            drop(self.asks.send(ask));
+        }
         self.start();
         hints
     }
@@ -123,6 +139,7 @@ fn lock(watchers: &Mutex<Watchers>) -> MutexGuard<'_, Watchers> {
 
 struct Task {
     watchers: Arc<Mutex<Watchers>>,
+    delivers: Arc<AtomicBool>,
     asks: mpsc::UnboundedReceiver<Ask>,
     /// The rows to write, in order.
     queue: VecDeque<Ask>,
@@ -159,14 +176,15 @@ impl Task {
                 message = next_message(&mut link) => match message {
                     Some(text) if text == PROBE_TEXT => {
                         if let Some(link) = &mut link {
-                            link.echoed();
+                            link.echo_by = None;
+                            self.delivers.store(true, Ordering::Relaxed);
                         }
                     }
-                    Some(text) => if let Some(key) = text.strip_prefix("r ") {
-                        lock(&self.watchers).released(key);
-                    },
+                    Some(text) => lock(&self.watchers).received(&text),
                     None => {
                         link = None;
+                        self.delivers.store(false, Ordering::Relaxed);
+                        tick_at = Instant::now();
                         self.is_recovery = true;
                         self.line.recovery.ended();
                         redial_at = Some(Instant::now());
@@ -195,14 +213,14 @@ impl Task {
                         // It delivers nothing.
                         silent();
                         link = None;
+                        self.delivers.store(false, Ordering::Relaxed);
                         redial_at = Some(Instant::now() + PROBE);
                     } else {
                         known.probe(&self.line, &self.channel);
                     }
                 },
                 () = sleep_until(tick_at) => {
-                    let listens = link.as_ref().is_some_and(|it| it.delivers);
-                    tick_at = Instant::now() + self.tick(listens);
+                    tick_at = Instant::now() + self.tick();
                 },
                 () = sleep_until(refresh_at) => {
                     refresh_at = Instant::now() + REFRESH;
@@ -212,7 +230,7 @@ impl Task {
                     sweep_at = Instant::now() + jittered(SWEEP);
                     let line = Arc::clone(&self.line);
                     Background.spawn(async move {
-                        drop(line.query("SELECT tower_lock.sweep()", &[]).await);
+                        drop(line.query("SELECT tower_lock.sweep_2()", &[]).await);
                     });
                 },
             }
@@ -231,7 +249,6 @@ impl Task {
                 _client: client,
                 messages,
                 echo_by: None,
-                delivers: false,
                 next_probe: Instant::now(),
             })
         })))
@@ -290,7 +307,7 @@ impl Task {
     }
 
     /// Removes the waiters that ended. Returns the time until the next call.
-    fn tick(&mut self, listens: bool) -> Duration {
+    fn tick(&mut self) -> Duration {
         let mut watchers = lock(&self.watchers);
         let ended = watchers.prune();
         let asks = ended.into_iter().map(|(key, manager)| Ask {
@@ -302,7 +319,7 @@ impl Task {
         if watchers.is_empty() {
             return REFRESH;
         }
-        if !listens {
+        if !self.delivers.load(Ordering::Relaxed) {
             watchers.hint_all();
             return POLL;
         }
@@ -329,11 +346,6 @@ impl Link {
         self.next_probe = now + PROBE;
         let (line, channel) = (Arc::clone(line), channel.to_owned());
         Background.spawn(async move { drop(line.notify(&channel, PROBE_TEXT).await) });
-    }
-
-    fn echoed(&mut self) {
-        self.echo_by = None;
-        self.delivers = true;
     }
 
     /// Returns when the echo is late, or the next self-test is due.

@@ -1,5 +1,5 @@
 -- Creates the schema of locks, version 1. A repeat changes nothing. A function of a later version has another name, so
--- that processes of two versions run side by side.
+-- that processes of two versions run side by side. `queue.sql` continues the script.
 --
 -- Functions that clients call find no operator or function of another role, and read no whole table: the planner has no
 -- statistics of one that is mostly empty.
@@ -307,8 +307,8 @@ BEGIN
   -- Transactions of several keys wait in one order.
   FOR k, token IN SELECT u.k, u.t FROM unnest(keys, tokens) u(k, t) ORDER BY u.k COLLATE "C" LOOP
     shared := EXISTS (SELECT FROM tower_lock.lease
-      WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256 AND mode = 's');
-    -- The last holder of the same lease may still commit. Shared ones do not wait for each other.
+      WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256 AND (mode = 's' OR lease LIKE 'p%'));
+    -- The last holder of the same lease may still commit. Shared ones and permits do not wait for each other.
     IF shared THEN free := pg_try_advisory_xact_lock_shared(1953459811, hashtext(k));
     ELSE free := pg_try_advisory_xact_lock(1953459811, hashtext(k)); END IF;
     IF NOT free THEN
@@ -326,6 +326,3 @@ END $$;
 -- The fence of a lock with one key.
 CREATE OR REPLACE FUNCTION tower_lock.fence(k text, token bigint) RETURNS void LANGUAGE sql AS $$
   SELECT tower_lock.fence(ARRAY[k], ARRAY[token]) $$;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tower_lock FROM PUBLIC;
-INSERT INTO tower_lock.version VALUES (1) ON CONFLICT DO NOTHING;
-COMMIT;

@@ -18,12 +18,12 @@ use crate::support::engine::{MS, SECOND};
 use crate::support::postgres_server::PostgresServer;
 use crate::support::proxy::Swallow;
 
-/// A second version, as a later release of the crate would bring it.
+/// A third version, as a later release of the crate would bring it.
 const NEXT: &str = "BEGIN;
     SELECT pg_advisory_xact_lock(1953459813, 1);
-    CREATE OR REPLACE FUNCTION tower_lock.release_2(k text, l text) RETURNS bool LANGUAGE sql AS
-        'SELECT tower_lock.release_one(k, l)';
-    INSERT INTO tower_lock.version VALUES (2) ON CONFLICT DO NOTHING;
+    CREATE OR REPLACE FUNCTION tower_lock.release_3(k text, l text) RETURNS text LANGUAGE sql AS
+        'SELECT tower_lock.release_one_2(k, l, false)';
+    INSERT INTO tower_lock.version VALUES (3) ON CONFLICT DO NOTHING;
     COMMIT";
 
 pub(super) fn rows() -> Vec<Row> {
