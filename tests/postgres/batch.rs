@@ -142,6 +142,9 @@ impl Process {
     }
 
     async fn steps(mut self) -> HashMap<(String, &'static str), Vec<(i64, String)>> {
+        // It listens.
+        let proof = "SELECT pg_advisory_lock_shared(1953459814, hashtext('channel'))";
+        self.query(proof, &[]).await;
         for _ in 0..150 {
             self.acquire().await;
             self.change().await;

@@ -95,7 +95,7 @@ async fn ended_listener_listens_again() {
     let mut hints = other.watch(&key, Uuid::new_v4());
     timeout(LONG, hints.next()).await.unwrap();
     for _ in 0..3 {
-        let sessions = server.sessions("LISTEN").await;
+        let sessions = server.sessions("LISTEN|pg_advisory_lock_shared").await;
         assert_eq!(sessions.len(), 1);
         server
             .run(&format!("SELECT pg_terminate_backend({})", sessions[0]))

@@ -101,6 +101,27 @@ async fn batch_of_releases_serves_each_key() {
     }
 }
 
+/// The server notices the end of its sessions.
+#[tokio::test]
+async fn ended_waiter_is_passed_over_at_once() {
+    let server = PostgresServer::start(&[]).await;
+    let [one, other, gone] = [(); 3].map(|()| backend(&server));
+    let (one, other, gone) = (one.await, other.await, gone.await);
+    let (key, holder, waiter) = (LockKey::new("ended"), lease(), lease());
+    acquire(&one, &key, holder, LONG).await;
+    drop(waits(&gone, &key, lease()).await);
+    let mut hints = waits(&other, &key, waiter).await;
+    let listeners = server.sessions("pg_advisory_lock_shared").await.len();
+    drop(gone);
+    let begun = Instant::now();
+    while server.sessions("pg_advisory_lock_shared").await.len() == listeners {
+        assert!(begun.elapsed() < LONG);
+    }
+    assert_eq!(release(&one, &key, holder).await, Released::Transferred);
+    transferred(&mut hints, waiter).await;
+    assert!(is_granted(contend(&other, &key, waiter).await));
+}
+
 /// The queue is empty after a crash, and the lease is not.
 #[tokio::test]
 async fn waiter_enters_again_after_crash() {

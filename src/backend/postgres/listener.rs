@@ -65,7 +65,7 @@ type Work = BoxFuture<'static, Vec<Ask>>;
 
 struct Link {
     /// The connection closes when it is dropped.
-    _client: Client,
+    client: Arc<Client>,
     messages: mpsc::UnboundedReceiver<String>,
     /// When the echo must have arrived, until it has.
     echo_by: Option<Instant>,
@@ -157,6 +157,7 @@ impl Task {
         let mut dial: Option<Dial> = self.dial();
         let mut redial_at: Option<Instant> = None;
         let mut work: Option<Work> = None;
+        let mut proof: Option<BoxFuture<'static, bool>> = None;
         let mut refresh_at = Instant::now() + REFRESH;
         let mut sweep_at = Instant::now() + SWEEP;
         let mut tick_at = Instant::now() + PRUNE;
@@ -177,12 +178,14 @@ impl Task {
                     Some(text) if text == PROBE_TEXT => {
                         if let Some(link) = &mut link {
                             link.echo_by = None;
-                            self.delivers.store(true, Ordering::Relaxed);
+                            if !self.delivers.load(Ordering::Relaxed) {
+                                proof = Some(link.prove(&self.channel));
+                            }
                         }
                     }
                     Some(text) => lock(&self.watchers).received(&text),
                     None => {
-                        link = None;
+                        (link, proof) = (None, None);
                         self.delivers.store(false, Ordering::Relaxed);
                         tick_at = Instant::now();
                         self.is_recovery = true;
@@ -200,6 +203,10 @@ impl Task {
                         Err(_) => redial_at = Some(Instant::now() + RECONNECT),
                     }
                 },
+                proved = optional(&mut proof) => {
+                    proof = None;
+                    self.delivers.store(proved, Ordering::Relaxed);
+                }
                 failed = optional(&mut work) => {
                     work = None;
                     self.queue.extend(failed);
@@ -212,7 +219,7 @@ impl Task {
                     if known.echo_by.is_some() {
                         // It delivers nothing.
                         silent();
-                        link = None;
+                        (link, proof) = (None, None);
                         self.delivers.store(false, Ordering::Relaxed);
                         redial_at = Some(Instant::now() + PROBE);
                     } else {
@@ -246,7 +253,7 @@ impl Task {
             let listen = format!("LISTEN {channel}");
             client.batch_execute(&listen).await.map_err(of_connect)?;
             Ok(Link {
-                _client: client,
+                client: Arc::new(client),
                 messages,
                 echo_by: None,
                 next_probe: Instant::now(),
@@ -346,6 +353,16 @@ impl Link {
         self.next_probe = now + PROBE;
         let (line, channel) = (Arc::clone(line), channel.to_owned());
         Background.spawn(async move { drop(line.notify(&channel, PROBE_TEXT).await) });
+    }
+
+    /// Takes the lock by which the functions of the schema find that this process listens. It ends with the session, which no
+    /// other client shares: a notification has arrived.
+    fn prove(&self, channel: &str) -> BoxFuture<'static, bool> {
+        let lock = format!(
+            "SELECT pg_catalog.pg_advisory_lock_shared(1953459814, pg_catalog.hashtext('{channel}'))"
+        );
+        let client = Arc::clone(&self.client);
+        Box::pin(async move { client.batch_execute(&lock).await.is_ok() })
     }
 
     /// Returns when the echo is late, or the next self-test is due.

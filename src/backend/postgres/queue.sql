@@ -6,7 +6,8 @@
 -- every lease of another mode.
 --
 -- The mode of a place is x, s, p (a permit, one of at most `places`), o for the processes of version 1 that wait for the
--- key, or t for their turn. A `channel` is that of a process that listens. Empty after a crash: the waiters enter again.
+-- key, or t for their turn. A `channel` is that of a process that listens, whose session shares an advisory lock of its
+-- name. Empty after a crash: the waiters enter again.
 CREATE UNLOGGED TABLE IF NOT EXISTS tower_lock.waiter (
   key text COLLATE "C" NOT NULL, place bigint NOT NULL, lease text COLLATE "C" NOT NULL, mode text COLLATE "C" NOT NULL,
   places int, channel text COLLATE "C", seen timestamptz NOT NULL, PRIMARY KEY (key, place), UNIQUE (key, lease))
@@ -57,8 +58,12 @@ BEGIN
       CONTINUE;
     END IF;
     EXIT WHEN tower_lock.full_until(k, w.mode, w.places, '-infinity') IS NOT NULL;
-    blocked := w.lease IS DISTINCT FROM own AND NOT may_notify;
-    EXIT WHEN blocked;
+    IF w.lease IS DISTINCT FROM own THEN
+      -- No session listens for a process that has ended or connects again. It keeps its place.
+      CONTINUE WHEN pg_try_advisory_xact_lock(1953459814, hashtext(w.channel));
+      blocked := NOT may_notify;
+      EXIT WHEN blocked;
+    END IF;
     DELETE FROM tower_lock.waiter WHERE key = k AND place = w.place;
     n := tower_lock.draw(1);
     INSERT INTO tower_lock.lease VALUES (k, n, n, CASE w.mode WHEN 'p' THEN 'p' || w.lease ELSE w.lease END,
@@ -80,7 +85,7 @@ BEGIN
 END $$;
 
 -- Serves the waiters of a key after a lease ended or changed. Returns t if the free key was transferred, o in a turn of
--- version 1, otherwise r. Without places, notifies the processes that watch the key.
+-- version 1, otherwise r. If no waiter is served, notifies the processes that watch the key.
 CREATE OR REPLACE FUNCTION tower_lock.pass(k text, ended bool) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE s record; was_free bool;
 BEGIN
@@ -90,7 +95,7 @@ BEGIN
     SELECT * INTO s FROM tower_lock.serve(k, NULL, 0, true);
     IF s.turn IS NOT NULL THEN RETURN 'o'; END IF;
     IF s.served > 0 THEN RETURN CASE WHEN was_free THEN 't' ELSE 'r' END; END IF;
-    IF EXISTS (SELECT FROM tower_lock.waiter WHERE key = k) THEN
+    IF NOT was_free AND EXISTS (SELECT FROM tower_lock.waiter WHERE key = k) THEN
       -- A fenced transaction is open. The first waiter attempts until its end.
       PERFORM pg_notify(w.channel, 'r ' || k) FROM (SELECT channel FROM tower_lock.waiter
           WHERE key = k ORDER BY place LIMIT 1) w
