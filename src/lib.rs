@@ -88,7 +88,7 @@
 //!   [watchdog timeout](LockManagerBuilder::watchdog_timeout), 30 s by default, or after its fixed lease.
 //! - *Order.* Within a process, waiters acquire a key in the order of their arrival. Between processes, those
 //!   that wait for a key have their turns in the order of their arrival. A turn begins no further hold after
-//!   50 ms. A [`Quorum`] and PostgreSQL have no order between processes. [`guide::order`] lists the conditions.
+//!   50 ms. A [`Quorum`] has no order between processes. [`guide::order`] lists the conditions.
 //! - *Liveness.* A process with waiters attempts at least every 1.1 s, even if every notification is lost. A free
 //!   key thus reaches the first live process of the queue within that time.
 //! - *Failed waiters.* A process that ends while it waits delays the others by at most 1.5 s once. All processes

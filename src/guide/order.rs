@@ -54,12 +54,13 @@
 //! |---|---|
 //! | [`Memory`](crate::Memory) | the same, between the managers that share it |
 //! | one server, [Sentinel][sentinel] | as above |
+//! | [PostgreSQL](super::postgres#waiters) | as above; a process that does not listen polls at least every 100 ms, and is not passed over |
 //! | [Cluster][cluster] with sharded messages | as above |
 //! | Cluster with plain messages or [`Publish::Both`] | as above, and every 500 ms the clients outside the queue have a turn |
 //! | one endpoint for several servers | as above, but a process that does not confirm a transfer within 0.3 s loses its place |
 //! | [`Quorum`](crate::Quorum) | none: its nodes cannot agree on one queue |
 //!
-//! A failover or a restart that loses the queue also loses the places. The waiters enter again in any order.
+//! A failover or a restart that loses the queue also loses the places. So does each crash of PostgreSQL. The waiters enter again in any order.
 //!
 //! # What a failed process costs
 //!
@@ -69,7 +70,7 @@
 //! | a waiter ends, and the server has closed its connection | nothing: the next release passes it over |
 //! | a waiter ends after the key was transferred to it | at most 1.5 s, once |
 //! | waiters hang with open connections | at most 4.5 s for all of them together |
-//! | a waiter left, and a failover restored its place | nothing if the server counts subscribers and the process has left the key for a second; otherwise at most 1.5 s, once |
+//! | a waiter left, and a failover of Redis restored its place | nothing if the server counts subscribers and the process has left the key for a second; otherwise at most 1.5 s, once |
 //!
 //! A process refreshes its place every second, and loses it after 3 s without a refresh. It confirms a
 //! transferred lease within 1.5 s, or the key expires and the next process is served. The 4.5 s are the sum of both
@@ -88,9 +89,10 @@
 //!
 //! # Processes without a subscription
 //!
-//! A pool without [`notify`], or a broken connection, leaves a process without notifications. A primary does not
+//! A pool without [`notify`], or a broken connection, leaves a process without notifications. In Redis, a primary does not
 //! count a subscription at its replica. In each case the process has the same place as any other, polls, and confirms
-//! a transfer within 0.3 s.
+//! a transfer within 0.3 s. In PostgreSQL, it confirms within 1.5 s, first polls after 10 ms for each place, and is not
+//! passed over. In all other stores:
 //!
 //! - It first polls after 3 ms for each place up to and including its own. Without progress it polls after a tenth of the time since its
 //!   last progress. The interval is at most 100 ms (110 ms with jitter).
@@ -106,7 +108,8 @@
 //!
 //! - After a lease expires, the key is free until the first process attempts. Any other process can acquire it in
 //!   that time.
-//! - A process of a version without the queue, or a client such as Redisson, waits outside the queue. While such
+//! - In PostgreSQL, a process of version 1 of the schema waits outside the queue: the page [`postgres`](super::postgres#an-upgrade).
+//! - In Redis, a process of a version without the queue, or a client such as Redisson, waits outside the queue. While such
 //!   a client is subscribed, it has one turn of at most 10 ms in each round of the queue. The page [`redisson`]
 //!   describes the consequences.
 //! - A process of a version without the queue keeps a lease for its own waiters until another process subscribes. A

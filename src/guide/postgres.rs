@@ -24,8 +24,6 @@
 //! | a grant costs | a commit to disk, shared by the grants that arrive together | a script |
 //! | a crash of the server | loses no grant | loses what was not on disk |
 //! | a stale holder | cannot commit, with the [fence](#the-fence) | is rejected if each write compares a [token](super::fencing) |
-//! | waiters of several processes | compete for a released lock | are served in order |
-//! | permits | no | yes |
 //!
 //! While the critical section is one transaction, `SELECT … FOR UPDATE` needs no lock of this crate.
 //!
@@ -99,7 +97,7 @@
 //! ```sql
 //! GRANT USAGE ON SCHEMA tower_lock TO app;
 //! GRANT SELECT ON tower_lock.version TO app;
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON tower_lock.lease, tower_lock.watcher TO app;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON tower_lock.lease, tower_lock.watcher, tower_lock.waiter TO app;
 //! GRANT SELECT, INSERT ON tower_lock.era TO app;
 //! GRANT USAGE, UPDATE ON tower_lock.counter TO app;
 //! GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tower_lock TO app;
@@ -107,6 +105,25 @@
 //! GRANT USAGE ON SCHEMA tower_lock TO writer;
 //! GRANT EXECUTE ON FUNCTION tower_lock.fence(text[], bigint[]), tower_lock.fence(text, bigint) TO writer;
 //! ```
+//!
+//! # Waiters
+//!
+//! The page [`order`](super::order) states in which order processes acquire a key. A release transfers the lock to the first
+//! process of the queue in its own transaction, and notifies only that one. The queue is an unlogged table: after a crash or
+//! a failover it is empty, and each waiter enters it again within 1.1 s.
+//!
+//! While a transaction with the fence of a released lock is open, the lock waits for its end. The first waiter then attempts
+//! every 20 ms.
+//!
+//! # An upgrade
+//!
+//! Each version of the schema adds functions, and leaves those of older versions as they are. So processes of two versions
+//! run side by side, in either order, and exclude each other. A new process upgrades the schema when it connects. With
+//! [`migrate(false)`](crate::backend::postgres::PostgresBackendBuilder::migrate), run the SQL and the [grants](#rights)
+//! before.
+//!
+//! Processes of version 1 have no queue. While one of them waits for a key, those without a queue have one turn of at most
+//! 50 ms in each round of it.
 //!
 //! # Operation
 //!
@@ -117,10 +134,13 @@
 //!   slow. Alert on `now() - xact_start` in `pg_stat_activity`.
 //! - A proxy that delivers no notifications, such as PgBouncer in transaction mode, is detected: waiters then poll every
 //!   100 ms. Set [`listen`](crate::backend::postgres::PostgresBackendBuilder::listen) to the URL of the server itself.
-//! - A session prepares the commands for one key, as `tower_lock_acquire_one_` and `tower_lock_release_one_` with a number.
+//! - A session prepares the commands for one key, as `tower_lock_acquire_one_`, `tower_lock_contend_`
+//!   and `tower_lock_release_one_2_` with a number.
 //!   Behind a proxy that sends statements to several sessions, they are sent unprepared. Tested with PgBouncer 1.18 in
 //!   transaction mode. RDS Proxy pins the sessions of a process, as it does after `SET`.
 //! - These commands contain their key, in hexadecimal. The server shows it in `pg_stat_activity`, and logs it with an error
 //!   of the command and with `log_statement`. The table of leases has the keys as well.
+//! - Advisory locks of two numbers, of which the first is 1953459811 to 1953459814, belong to this crate.
+//! - Every 60 s, each process removes expired leases and abandoned places, up to 1,000 of each.
 //! - After a restore of a dump, run `TRUNCATE tower_lock.era`. The next token is then ahead of the clock.
 //! - CockroachDB has no notifications and another `FOR KEY SHARE`. It is not supported.

@@ -144,7 +144,7 @@
 //!
 //! | backend | shared locks | permits |
 //! |---|---|---|
-//! | [`Memory`](crate::Memory), Redis in every topology | yes | yes |
+//! | [`Memory`](crate::Memory), PostgreSQL, Redis in every topology | yes | yes |
 //! | [`Quorum`](crate::Quorum) | yes, if all nodes have them. A [majority](super::quorum#shared-locks) holds each one | no: three owners with a limit of two could have two nodes of three each |
 //! | one that has none | [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) | the same |
 //!
