@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tower_lock::backend::{
@@ -371,4 +372,44 @@ async fn transfer_before_subscription_is_delivered() {
 async fn waits_alone(backend: &PostgresBackend, key: &LockKey) -> Hints {
     acquire(backend, key, lease(), LONG).await;
     waits(backend, key, lease()).await
+}
+
+/// A turn is an attempt that enters the queue, its confirmation, and a release. Each waiter refreshes its place every second.
+#[tokio::test(flavor = "multi_thread")]
+async fn contended_grants_take_few_commands() {
+    let settings = ["track_functions=all"];
+    let server = PostgresServer::start(&settings).await;
+    let mut all = Vec::new();
+    for _ in 0..8 {
+        let builder = LockManager::builder(backend(&server).await);
+        all.push(builder.build().unwrap());
+    }
+    let client = server.client().await;
+    let calls = async || {
+        // A session reports its calls at most every second.
+        sleep(1200 * MS).await;
+        let calls = "SELECT coalesce(sum(calls), 0)::int8 FROM pg_stat_user_functions
+            WHERE funcname IN ('acquire', 'acquire_one', 'contend', 'release_2', 'release_one_2',
+                'release_or_keep_2', 'renew_2', 'watch', 'unwatch')";
+        client.query_one(calls, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let before = calls().await;
+    let begun = Instant::now();
+    let grants = all.iter().map(async |locks| {
+        let mut grants = 0;
+        while begun.elapsed() < Duration::from_secs(3) {
+            let guard = locks.acquire("herd").wait(LONG).await.unwrap();
+            sleep(5 * MS).await;
+            guard.release().await.unwrap();
+            grants += 1;
+        }
+        grants
+    });
+    let grants: Vec<i32> = join_all(grants).await;
+    let commands = calls().await - before;
+    let sum: i32 = grants.iter().sum();
+    let per_grant = commands as f64 / f64::from(sum);
+    assert!(per_grant < 5.0, "{per_grant} commands for each of {sum}");
+    let least = grants.iter().min().unwrap() * 10;
+    assert!(least * 8 >= sum * 7, "each has its turns: {grants:?}");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tower_lock::LockKey;
-use tower_lock::backend::Backend as _;
+use tower_lock::backend::{AcquireRequest, Backend as _, Contended, Released};
 
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, acquire, backend, is_busy, lease};
@@ -38,6 +38,33 @@ async fn grant_is_on_disk_in_relaxed_session() {
     let client = server.client().await;
     for number in 0..20 {
         acquire(&backend, &LockKey::new(format!("k{number}")), lease(), LONG).await;
+        let unwritten = "SELECT (pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn())::int8";
+        let row = client.query_one(unwritten, &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 0, "grant {number}");
+    }
+}
+
+/// The release before it is not on disk, nor is the transfer.
+#[tokio::test]
+async fn confirmed_transfer_is_on_disk() {
+    let settings = ["synchronous_commit=off", "wal_writer_delay=10s"];
+    let server = PostgresServer::start(&settings).await;
+    let backend = backend(&server).await;
+    let client = server.client().await;
+    let contend = async |key: &LockKey, lease| {
+        let request = AcquireRequest::new(key.clone(), lease, LONG);
+        backend.contend(&request).await.unwrap()
+    };
+    for number in 0..20 {
+        let (key, holder, waiter) = (LockKey::new(format!("k{number}")), lease(), lease());
+        acquire(&backend, &key, holder, LONG).await;
+        contend(&key, waiter).await;
+        assert_eq!(
+            super::release(&backend, &key, holder).await,
+            Released::Transferred
+        );
+        let granted = contend(&key, waiter).await;
+        assert!(matches!(granted, Contended::Granted { .. }));
         let unwritten = "SELECT (pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn())::int8";
         let row = client.query_one(unwritten, &[]).await.unwrap();
         assert_eq!(row.get::<_, i64>(0), 0, "grant {number}");

@@ -135,14 +135,16 @@ BEGIN
   IF EXISTS (SELECT FROM tower_lock.lease WHERE key = k) OR EXISTS (SELECT FROM tower_lock.waiter WHERE key = k) THEN
     PERFORM tower_lock.settle(k);
     -- A repeat, or the confirmation of a transfer, whose counter no token has yet. The clock is read after every wait.
-    t := clock_timestamp() + ttl * interval '1 ms';
-    UPDATE tower_lock.lease SET until = CASE m WHEN 'x' THEN t ELSE greatest(until, t) END,
+    UPDATE tower_lock.lease SET until = greatest(CASE WHEN m <> 'x' THEN until END, clock_timestamp() + ttl * interval '1 ms'),
       last = CASE m WHEN 'x' THEN tower_lock.draw(1) ELSE last END
       WHERE key = k AND lease = name AND mode = kind AND until > clock_timestamp() RETURNING last INTO counter;
     IF FOUND THEN RETURN; END IF;
     IF waits THEN
       -- A transfer to this lease in the mode that it had before.
       DELETE FROM tower_lock.lease WHERE key = k AND lease IN (l, 'p' || l);
+    END IF;
+    t := tower_lock.full_until(k, m, most, '-infinity');
+    IF waits AND (t IS NOT NULL OR EXISTS (SELECT FROM tower_lock.waiter WHERE key = k)) THEN
       INSERT INTO tower_lock.waiter SELECT k, coalesce(max(place), 0) + 1, l, m, most, at, clock_timestamp()
         FROM tower_lock.waiter WHERE key = k
         ON CONFLICT (key, lease) DO UPDATE SET seen = clock_timestamp(), mode = EXCLUDED.mode,
@@ -153,12 +155,9 @@ BEGIN
       -- Notifications of a commit that waits for the disk would hold up others.
       IF may_wait THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
       SELECT count(*) INTO queued FROM tower_lock.waiter WHERE key = k AND lease <> '~';
-      t := s.turn;
-    ELSE
-      t := NULL;
+      t := coalesce(s.turn, tower_lock.full_until(k, m, most, '-infinity'));
     END IF;
-    t := coalesce(t, tower_lock.full_until(k, m, most, '-infinity'));
-    IF t IS NOT NULL OR waits OR m <> 'x' AND EXISTS (SELECT FROM tower_lock.waiter
+    IF t IS NOT NULL OR queued IS NOT NULL OR m <> 'x' AND EXISTS (SELECT FROM tower_lock.waiter
       WHERE key = k AND seen > clock_timestamp() - interval '3 s' AND (m = 'p' OR mode <> 's')) THEN
       t := coalesce(t, (SELECT min(until) FROM tower_lock.lease WHERE key = k), clock_timestamp());
       ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp()) * 1000));
