@@ -67,8 +67,8 @@ async fn least_rights_suffice() {
     let server = PostgresServer::start(&[]).await;
     server.run(PostgresBackend::MIGRATION).await;
     server.run(RIGHTS).await;
-    let url = server.url_of("app", "app", "postgres");
-    let locks = LockManager::connect(&url).await.unwrap();
+    let url_of_app = server.url_of("app", "app", "postgres");
+    let locks = LockManager::connect(&url_of_app).await.unwrap();
     let guard = locks.acquire("account:7").await.unwrap();
     let (fence, keys, tokens) = guard.fence();
     let url = server.url_of("writer", "writer", "postgres");
@@ -84,6 +84,13 @@ async fn least_rights_suffice() {
         .await
         .unwrap();
     transaction.commit().await.unwrap();
+    let (app, connection) = tokio_postgres::connect(&url_of_app, tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    app.execute("SELECT tower_lock.sweep_2()", &[])
+        .await
+        .unwrap();
     let denied = writer
         .execute(
             "SELECT tower_lock.release_one_2('account:7', NULL, false)",

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, acquire, backend, is_busy, lease, release};
 
-/// The schema of version 1.
+/// The SQL of version 1.
 const OLD: &str = include_str!("version_1.sql");
 const MS: Duration = Duration::from_millis(1);
 
@@ -70,6 +70,47 @@ async fn backend_has_queue_and_all_modes() {
     assert!(format!("{downgraded:?}").starts_with("Shared"));
     assert_eq!(release(&one, &key, first).await, Released::Transferred);
     transferred(&mut hints, second).await;
+}
+
+/// Without a transfer, it would attempt a second later.
+#[tokio::test]
+async fn departure_serves_waiter_behind() {
+    let server = PostgresServer::start(&[]).await;
+    let [one, other] = [backend(&server).await, backend(&server).await];
+    let (key, reader, writer, later) = (LockKey::new("left"), lease(), lease(), lease());
+    let shared = |lease| {
+        AcquireRequest::new(key.clone(), lease, LONG)
+            .with_mode(Mode::Shared)
+            .with_listening(true)
+    };
+    // The process listens.
+    drop(waits_alone(&other, &LockKey::new("another")).await);
+    assert!(is_granted(one.contend(&shared(reader)).await.unwrap()));
+    assert!(!is_granted(contend(&one, &key, writer).await));
+    let mut hints = other.watch(&key, later.manager());
+    timeout(LONG, hints.next()).await.unwrap();
+    assert!(!is_granted(other.contend(&shared(later)).await.unwrap()));
+    let left = one.leave(&[Release::new(key.clone(), writer)]).await;
+    assert_eq!(left[0].as_ref().unwrap(), &Released::NotHeld);
+    transferred(&mut hints, later).await;
+}
+
+#[tokio::test]
+async fn release_beside_expired_lease_transfers() {
+    let server = PostgresServer::start(&[]).await;
+    let backend = backend(&server).await;
+    let (key, reader, writer) = (LockKey::new("expired"), lease(), lease());
+    let brief = Duration::from_secs(2);
+    for (reader, ttl) in [(lease(), brief), (reader, LONG)] {
+        let request = AcquireRequest::new(key.clone(), reader, ttl);
+        let request = request.with_mode(Mode::Shared);
+        assert!(is_granted(backend.contend(&request).await.unwrap()));
+    }
+    sleep(brief - 500 * MS).await;
+    assert!(!is_granted(contend(&backend, &key, writer).await));
+    sleep(600 * MS).await;
+    let outcome = release(&backend, &key, reader).await;
+    assert_eq!(outcome, Released::Transferred);
 }
 
 /// A release beside the waiters of other keys, and of none.
@@ -372,6 +413,46 @@ async fn transfer_before_subscription_is_delivered() {
 async fn waits_alone(backend: &PostgresBackend, key: &LockKey) -> Hints {
     acquire(backend, key, lease(), LONG).await;
     waits(backend, key, lease()).await
+}
+
+/// A row that a fenced transaction locks does not hold up the sweep.
+#[tokio::test]
+async fn sweep_removes_abandoned_rows() {
+    let server = PostgresServer::start(&[]).await;
+    let backend = backend(&server).await;
+    let (key, holder) = (LockKey::new("live"), lease());
+    acquire(&backend, &key, holder, LONG).await;
+    let _hints = waits(&backend, &key, lease()).await;
+    let age = "now() - interval '2 min'";
+    server
+        .run(&format!(
+            "INSERT INTO tower_lock.lease SELECT 'old' || n, n, n, 'l', 'x', {age} FROM generate_series(1, 10) n;
+             INSERT INTO tower_lock.watcher SELECT 'old' || n, 'm', 'c', {age} FROM generate_series(1, 10) n;
+             INSERT INTO tower_lock.waiter SELECT 'old' || n, 1, 'l', 'x', NULL, 'c', {age} FROM generate_series(1, 10) n"
+        ))
+        .await;
+    let mut fenced = server.client().await;
+    let fenced = fenced.transaction().await.unwrap();
+    let fence = "SELECT tower_lock.fence('old7', 7 * 256)";
+    fenced.query(fence, &[]).await.unwrap();
+    let client = server.client().await;
+    let sweep = async || {
+        client
+            .query("SELECT tower_lock.sweep_2()", &[])
+            .await
+            .unwrap()
+    };
+    timeout(LONG, sweep()).await.expect("no wait");
+    let count = async || {
+        let counts = "SELECT (SELECT count(*) FROM tower_lock.lease), (SELECT count(*) FROM tower_lock.watcher),
+            (SELECT count(*) FROM tower_lock.waiter)";
+        let row = client.query_one(counts, &[]).await.unwrap();
+        [0, 1, 2].map(|index| row.get::<_, i64>(index))
+    };
+    assert_eq!(count().await, [2, 1, 1]);
+    fenced.commit().await.unwrap();
+    sweep().await;
+    assert_eq!(count().await, [1, 1, 1]);
 }
 
 /// A turn is an attempt that enters the queue, its confirmation, and a release. Each waiter refreshes its place every second.

@@ -159,7 +159,7 @@ impl Task {
         let mut work: Option<Work> = None;
         let mut proof: Option<BoxFuture<'static, bool>> = None;
         let mut refresh_at = Instant::now() + REFRESH;
-        let mut sweep_at = Instant::now() + SWEEP;
+        let mut sweep_at = Instant::now() + jittered(SWEEP);
         let mut tick_at = Instant::now() + PRUNE;
         loop {
             if work.is_none() {
