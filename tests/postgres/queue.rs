@@ -113,6 +113,31 @@ async fn release_beside_expired_lease_transfers() {
     assert_eq!(outcome, Released::Transferred);
 }
 
+/// Otherwise a lease or a place that its process has left would appear later.
+#[tokio::test]
+async fn late_contend_enters_no_queue() {
+    let server = PostgresServer::start(&[]).await;
+    let backend = backend(&server).await;
+    let client = server.client().await;
+    for is_held in [false, true] {
+        let key = LockKey::new(format!("late {is_held}"));
+        if is_held {
+            acquire(&backend, &key, lease(), LONG).await;
+        }
+        let contend = "SELECT tower_lock.contend($1, 'l', 'x', NULL, 60000, true, NULL,
+            extract(epoch FROM clock_timestamp())::float8 - 0.001, true, true)";
+        let late = client.query(contend, &[&key.as_str()]).await.unwrap_err();
+        assert_eq!(late.code().unwrap().code(), "TL002");
+        assert!(is_granted(contend_after_force(&backend, &key).await));
+    }
+}
+
+/// Contends once no lease holds the key.
+async fn contend_after_force(backend: &PostgresBackend, key: &LockKey) -> Contended {
+    backend.force_release(key, None).await.unwrap();
+    contend(backend, key, lease()).await
+}
+
 /// A release beside the waiters of other keys, and of none.
 #[tokio::test]
 async fn batch_of_releases_serves_each_key() {
