@@ -2,6 +2,7 @@
 
 mod fence;
 mod held;
+mod herd;
 mod pairs;
 mod peers;
 
@@ -56,7 +57,9 @@ async fn measure(bench: &mut Bench) -> Result<(), Failure> {
     // Without the dead rows of the pairs, which autovacuum removes.
     let server = PostgresServer::start(&SETTINGS).await;
     held::idle(bench, &server).await?;
-    held::hot(bench, &server).await
+    held::hot(bench, &server).await?;
+    drop(server);
+    herd::measure(bench).await
 }
 
 async fn client(server: &PostgresServer) -> Result<Client, Failure> {
