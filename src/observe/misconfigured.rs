@@ -29,11 +29,11 @@ impl Mistake {
 
     /// Reports a request. The problem includes its remedy.
     pub(crate) fn report(&self, route: Option<&str>, problem: &impl Display) {
-        if !self.is_new(route.unwrap_or_default()) {
-            return;
-        }
+        let is_new = self.is_new(route.unwrap_or_default());
         #[cfg(feature = "tracing")]
-        tracing::error!(extractor = self.extractor, route, %problem, "lock layer misconfigured");
+        if is_new {
+            tracing::error!(extractor = self.extractor, route, %problem, "lock layer misconfigured");
+        }
     }
 
     fn is_new(&self, route: &str) -> bool {
