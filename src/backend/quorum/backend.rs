@@ -116,7 +116,7 @@ use crate::backend::{
 /// tokens, use a quorum for locks that save work, not for locks that keep data right.
 #[derive(Clone)]
 pub struct Quorum {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 /// The node timeouts that one command takes at most: two rounds, the release, and a pause.
@@ -130,15 +130,6 @@ impl Quorum {
     /// Creates a builder without nodes, and with a [node timeout](QuorumBuilder::node_timeout) of 100 ms.
     pub fn builder() -> QuorumBuilder {
         QuorumBuilder::new()
-    }
-
-    pub(super) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
-    }
-
-    #[cfg(test)]
-    pub(super) fn inner(&self) -> &Inner {
-        &self.inner
     }
 }
 

@@ -80,7 +80,7 @@ impl QuorumBuilder {
         let inner = Inner::new(self.nodes, timeout, wall_clock);
         match inner.duplicate() {
             Some(nodes) => Err(ConfigError::new("node", fault::same_server(&nodes))),
-            None => Ok(Quorum::new(inner)),
+            None => Ok(Quorum { inner }),
         }
     }
 }

@@ -73,9 +73,7 @@ async fn repeat(inner: Arc<Inner>, node: usize, alive: Arc<()>) {
     loop {
         Timer::at(Instant::now() + jittered(pause)).await;
         pause = (pause * 2).min(LAST_BACKOFF);
-        if Instant::now() >= kept_until {
-            kept = None;
-        }
+        drop(kept.take_if(|_| Instant::now() >= kept_until));
         let Some(inner) = kept.clone().or_else(|| backend.upgrade()) else {
             return;
         };

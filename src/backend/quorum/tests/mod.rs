@@ -164,7 +164,9 @@ impl World {
                 .cloned()
                 .map(|node| Erased::new(node) as Arc<_>);
             let nodes: Vec<Arc<dyn ErasedNode>> = nodes.collect();
-            Quorum::new(Inner::new(nodes, NODE_TIMEOUT, clock))
+            Quorum {
+                inner: Inner::new(nodes, NODE_TIMEOUT, clock),
+            }
         };
         let processes = [process(behind), process(wall_clock), process(ahead)];
         Self { nodes, processes }
