@@ -119,7 +119,7 @@ impl Route {
         for _ in 0..REDIRECTIONS {
             let connection = &node.connections[index];
             let replicas = node.replicas.as_ref().filter(|_| self.acknowledged);
-            let mut outcome = match replicas.zip(request.undo) {
+            let outcome = match replicas.zip(request.undo) {
                 // Boxed, so that other commands do not contain it.
                 Some((replicas, undo)) => {
                     let acquire = replicas.acquire(connection, request, undo, asking);
@@ -131,9 +131,7 @@ impl Route {
                 }
                 None => connection.send(request, asking).await,
             };
-            if resent {
-                outcome = after(outcome, resent);
-            }
+            let outcome = after(outcome, resent);
             let Err(CommandError::Elsewhere {
                 address,
                 asking: ask,
