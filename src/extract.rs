@@ -4,7 +4,6 @@ mod locking;
 mod missing;
 mod shown;
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -289,13 +288,15 @@ where
 }
 
 /// The rejection of [`Locked`].
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockedRejection<R> {
     /// The extractor inside rejected the request. Nothing was locked.
-    Inner(R),
+    #[error("what to lock could not be read from the request")]
+    Inner(#[source] R),
     /// The lock was not acquired, or the request has no scope.
-    Lock(LockRejection),
+    #[error("the lock for the request could not be taken")]
+    Lock(#[source] LockRejection),
 }
 
 impl<R: IntoResponse> IntoResponse for LockedRejection<R> {
@@ -303,24 +304,6 @@ impl<R: IntoResponse> IntoResponse for LockedRejection<R> {
         match self {
             Self::Inner(rejection) => rejection.into_response(),
             Self::Lock(rejection) => rejection.into_response(),
-        }
-    }
-}
-
-impl<R> fmt::Display for LockedRejection<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Inner(_) => "what to lock could not be read from the request",
-            Self::Lock(_) => "the lock for the request could not be taken",
-        })
-    }
-}
-
-impl<R: StdError + 'static> StdError for LockedRejection<R> {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            Self::Inner(rejection) => Some(rejection),
-            Self::Lock(rejection) => Some(rejection),
         }
     }
 }

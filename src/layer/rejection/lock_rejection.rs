@@ -1,6 +1,5 @@
 //! A rejected request, and its response.
 
-use std::fmt;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -16,8 +15,10 @@ use crate::{Error, ErrorKind, LostReason};
 ///
 /// The response has it in its extensions, so that an outer layer can read the reason and replace the response.
 /// [`LockLayer::on_reject`](crate::LockLayer::on_reject) receives it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the request was rejected with status {status}")]
 pub struct LockRejection {
+    #[source]
     error: Error,
     status: StatusCode,
     waited: Option<Duration>,
@@ -286,18 +287,6 @@ impl LockRejection {
 impl From<Error> for LockRejection {
     fn from(error: Error) -> Self {
         Self::new(error, RequestInfo::UNKNOWN, None)
-    }
-}
-
-impl fmt::Display for LockRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the request was rejected with status {}", self.status)
-    }
-}
-
-impl std::error::Error for LockRejection {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
     }
 }
 
