@@ -41,7 +41,7 @@ enum Worker {
     Commit(Client, [Statement; 2]),
     /// The statements of a pair of this crate without the crate.
     Bare(Client, [Statement; 2]),
-    /// The same in batches.
+    /// These statements in batches.
     Batches(Client, [Statement; 2]),
 }
 
@@ -135,7 +135,7 @@ impl Peer {
         Ok(Self::new("the bare statements", vec![worker]))
     }
 
-    /// The same for batches from two connections at once, 64 in flight in all.
+    /// These statements in batches from two connections at once, 64 in flight in all.
     pub(super) async fn batches(
         name: &'static str,
         server: &PostgresServer,
