@@ -67,9 +67,8 @@
 //! | held, shared, open | the same, the last reply is older than 50 ms | | renew at once; others join for 500 ms without a reply | watchdog |
 //! | held, shared | the renewal says "wanted" | held, shared, closed | no other owner joins | watchdog |
 //! | held, shared, closed | 250 ms have passed since the last reply | | renew, to find out whether the writer has left | watchdog |
-//! | held, shared | renewed and not wanted, or the exclusive waiter leaves | held, shared, open | the first waiters that are shared join | watchdog |
+//! | held, shared | renewed and not wanted, or the exclusive waiter leaves or is rejected | held, shared, open | the first waiters that are shared join | watchdog |
 //! | held, shared | release, or the end of one of several owners | | the terms of the others apply | watchdog |
-//! | held, shared | the deadline of an exclusive waiter before others has passed | | reject it; the next ones that are shared join | watchdog |
 //! | held, exclusive | downgrade, one hold | | send the command, after the reply to a renewal in flight | its own task |
 //! | held, exclusive | downgraded | held, shared, open | a fresh token; the first waiters that are shared join | watchdog |
 //! | held, exclusive | the downgrade is rejected | | renew at once | watchdog |
@@ -78,8 +77,6 @@
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
 //! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | answer it | watchdog |
 //! | held | last release otherwise | surrendered | release | releaser |
-//! | held | a renewal is due, see below | | renew | watchdog |
-//! | held | renewed | | the guard's deadline moves | watchdog |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
 //! | held | the renewal says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
 //! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
@@ -103,17 +100,15 @@
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
 //! other processes, whom the backend grants together with them. Permits are counted in the backend.
 //!
-//! A held lease has an upkeep, the state of its renewals ([`lease`]). Without the task of a row, the lease expires at the
-//! guard's deadline:
+//! A held lease has an upkeep, the state of its renewals ([`lease`]). Renewals change the phase only by the rows above.
+//! Without the task of a row, the lease expires at the guard's deadline:
 //!
 //! | upkeep | event | next upkeep | effect | task |
 //! |---|---|---|---|---|
 //! | due | a third of the lease has passed | in flight | send a renewal | watchdog |
-//! | due | the backend may have lost it | due now | | watchdog |
-//! | due | a nested hold needs more than the remaining TTL | due now | | watchdog |
+//! | due | the backend may have lost it, or a nested hold needs more than the remaining TTL | due now | | watchdog |
 //! | in flight | renewed, or kept | due | the guard's deadline moves | watchdog |
 //! | in flight | failed | retry due soon | | watchdog |
-//! | in flight | not held | | mark the guard lost | |
 //! | due | downgrade | in flight | send the downgrade; renewals wait for its reply, however late | its own task |
 //! | in flight | a renewal is needed before the reply | in flight, then due now | | watchdog |
 //! | retry due | the backoff has passed | in flight | send a renewal | watchdog |
