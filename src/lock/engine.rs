@@ -272,7 +272,6 @@ impl Drop for Engine {
 pub(super) mod gauges;
 pub(super) mod home;
 pub(super) mod options;
-pub(super) mod permit_line;
 pub(super) mod read_budget;
 pub(super) mod release_queue;
 #[cfg(test)]

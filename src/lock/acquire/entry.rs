@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::backend::{Acquired, Mode};
 use crate::lock::clock::Moment;
-use crate::lock::engine::permit_line::LONGEST_IN_LINE;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::UNPOLLED;
 use crate::lock::lane::contending::attempt::Attempt;
@@ -18,6 +17,7 @@ use crate::lock::lease::claim::{Claim, QueuePosition};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::tasks::command::request;
+use crate::lock::tasks::contender::LONGEST_FOR_TURN;
 use crate::{Error, ErrorKind, LockKey};
 use pending::PendingAcquire;
 
@@ -177,7 +177,7 @@ impl Entry<'_> {
     /// makes one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
     #[inline(never)]
     fn is_behind(&self) -> bool {
-        let has_time = (self.claim.deadline).outlasts(self.now + 2 * LONGEST_IN_LINE);
+        let has_time = (self.claim.deadline).outlasts(self.now + 2 * LONGEST_FOR_TURN);
         has_time && self.engine.seats.permit_waiters(self.key) > 0
     }
 

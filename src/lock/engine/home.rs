@@ -13,7 +13,6 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::permit_line::PermitLine;
 use super::release_queue::ReleaseQueue;
 use super::unconfirmed::UnconfirmedReleases;
 use super::wake::Alarm;
@@ -32,8 +31,6 @@ pub(in crate::lock) struct Home {
     pub(in crate::lock) watchdog: Alarm,
     pub(in crate::lock) releases: ReleaseQueue,
     pub(in crate::lock) unconfirmed: UnconfirmedReleases,
-    /// Where the acquire loops for permits wait.
-    pub(in crate::lock) line: PermitLine,
 }
 
 /// How long a check of the process counts. The fork of a program of a few pages takes 40 µs. If another thread checks during
@@ -64,7 +61,6 @@ impl Home {
             watchdog: Alarm::default(),
             releases: ReleaseQueue::default(),
             unconfirmed: UnconfirmedReleases::default(),
-            line: PermitLine::default(),
         }
     }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use early_poll::{AtHome, LoopTask};
+pub(in crate::lock) use pause::LONGEST_FOR_TURN;
 use pause::{FIRST_BACKOFF, REFRESH};
 use tokio::sync::OwnedSemaphorePermit;
 

@@ -1,6 +1,12 @@
-//! The bounds on the waiters of one manager, and of one key's permits.
+//! The bounds on the waiters of one manager, and of one key's permits, and the turns of the latter.
+//!
+//! Each permit has a lane of its own. Without turns, a process with many waiters has as many places in the queue of
+//! the backend, whose commands get slower with each place. A turn is no part of the state of a lane: a loop that waits
+//! for one for too long contends without it.
 
 use std::sync::Arc;
+
+use tokio::sync::Semaphore;
 
 use crate::LockKey;
 use crate::key::KeyMap;
@@ -13,15 +19,25 @@ pub(in crate::lock) struct Seats {
     taken: Arc<Places>,
     limit: usize,
     /// The waiters for permits of each key: each has a lane of its own, so no lane counts them.
-    of_permits: Mutex<KeyMap<Arc<Places>>>,
+    of_permits: Mutex<KeyMap<Arc<PermitWaiters>>>,
 }
 
 /// The place of one waiter until it is dropped.
 #[derive(Debug)]
 pub(in crate::lock) struct Seat {
     _of_manager: Arc<Places>,
-    _of_permits: Option<Arc<Places>>,
+    _of_permits: Option<Arc<PermitWaiters>>,
 }
+
+/// The waiters for permits of one key, each of which has a reference.
+#[derive(Debug)]
+struct PermitWaiters {
+    /// The turns of their acquire loops. Never closed, and serves the loops in order.
+    turns: Arc<Semaphore>,
+}
+
+/// The number of loops that contend at a time. With one, each grant would follow the reply to the command before.
+const AT_A_TIME: usize = 4;
 
 /// The alignment keeps the count on a cache line of its own.
 #[derive(Debug, Default)]
@@ -45,7 +61,10 @@ impl Seats {
         limit: usize,
     ) -> Option<Seat> {
         let mut keys = self.of_permits.lock();
-        let taken = keys.entry(key.stored().clone()).or_default();
+        let taken = keys.entry(key.stored().clone()).or_insert_with(|| {
+            let turns = Arc::new(Semaphore::new(AT_A_TIME));
+            Arc::new(PermitWaiters { turns })
+        });
         if Arc::strong_count(taken) > limit {
             return None;
         }
@@ -64,6 +83,12 @@ impl Seats {
         let keys = self.of_permits.lock();
         let taken = keys.get(key.stored());
         taken.map_or(0, |taken| Arc::strong_count(taken) - 1)
+    }
+
+    /// Returns the turns to contend for permits of `key`, or `None` without a waiter.
+    pub(in crate::lock) fn turns(&self, key: &LockKey) -> Option<Arc<Semaphore>> {
+        let keys = self.of_permits.lock();
+        Some(Arc::clone(&keys.get(key.stored())?.turns))
     }
 
     /// Takes a place. Returns `None` if all are taken.
@@ -122,8 +147,14 @@ mod tests {
         assert!(first.is_some() && take("a").is_none() && take("b").is_some());
         assert_eq!(seats.permit_waiters(&LockKey::new("a")), 2);
         assert_eq!(seats.taken(), 2);
-        drop(second);
-        assert!(take("a").is_some());
+        let turns = |key| seats.turns(&LockKey::new(key));
+        let turn = turns("a").expect("two waiters").try_acquire_owned();
+        assert_eq!(
+            turns("a").expect("the same").available_permits(),
+            AT_A_TIME - 1
+        );
+        drop((second, turn));
+        assert!(take("a").is_some() && turns("c").is_none());
         drop(first);
         assert_eq!(seats.permit_waiters(&LockKey::new("a")), 0);
         assert_eq!(seats.taken(), 0);

@@ -8,7 +8,6 @@ use super::{AcquireLoop, watch};
 use crate::backend::Hint;
 use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
-use crate::lock::engine::permit_line::LONGEST_IN_LINE;
 use crate::lock::lane::LastReply;
 use crate::lock::lease::LeaseNumber;
 use crate::observe::WokenBy;
@@ -35,12 +34,19 @@ pub(super) const AT_ONCE: u32 = 8;
 /// The time between a waiter's last attempt and its deadline, for the reply to arrive.
 pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
+/// The longest time for which a loop waits for its turn to contend for a permit. It then learns from its own attempt
+/// whether the backend replies.
+pub(in crate::lock) const LONGEST_FOR_TURN: Duration = Duration::from_secs(1);
+
 impl AcquireLoop {
-    /// Waits for a turn to contend for a permit: at most for [`LONGEST_IN_LINE`], or until the last attempt of the
+    /// Waits for a turn to contend for a permit: at most for [`LONGEST_FOR_TURN`], or until the last attempt of the
     /// waiter. The wait has no jitter, so loops that end it stay in order. Returns `false` if no waiter is left.
     pub(super) async fn take_turn(&mut self) -> bool {
-        let turn = self.engine.home.line.of(&self.key).acquire_owned();
-        let until = self.engine.now() + LONGEST_IN_LINE;
+        let Some(turns) = self.engine.seats.turns(&self.key) else {
+            return true;
+        };
+        let turn = turns.acquire_owned();
+        let until = self.engine.now() + LONGEST_FOR_TURN;
         // A hint is for the loops with a turn.
         self.hears = false;
         let goes_on = tokio::select! {
