@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::state::{Contender, Contending, Lane, Phase, Returning};
+use crate::lock::lane::state::{Contender, Contending, Lane, Phase, Returning, Sent};
 use crate::lock::lease::LeaseNumber;
 
 /// The time after which home takes a first attempt that its acquire does not poll, if others wait.
@@ -49,8 +49,9 @@ impl Lane {
                 let ttl = held_lease.lease.start_renewal(now)?;
                 Some((held_lease.lease.number(), ttl))
             }
-            Phase::Returning(returning) if returning.is_overdue(now) => {
-                returning.sent_again = true;
+            Phase::Returning(returning) if matches!(returning.sent, Sent::Once { due, .. } if due <= now) =>
+            {
+                returning.sent = Sent::Twice;
                 let outgoing = returning.outgoing(now);
                 effects.work.push(Work::ReturnAgain(outgoing));
                 None
@@ -97,18 +98,9 @@ impl Lane {
 
 impl Returning {
     fn next_check(&self) -> Moment {
-        match self.awaits_first_reply() {
-            true => self.due.min(self.next_end()),
-            false => self.next_end(),
+        match self.sent {
+            Sent::Once { due, .. } => due.min(self.next_end()),
+            Sent::Never | Sent::Twice => self.next_end(),
         }
-    }
-
-    fn awaits_first_reply(&self) -> bool {
-        self.sent && !self.sent_again
-    }
-
-    /// Returns `true` if a release that was sent once has no reply in time.
-    fn is_overdue(&self, now: Moment) -> bool {
-        self.awaits_first_reply() && self.due <= now
     }
 }

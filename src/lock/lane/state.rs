@@ -90,20 +90,26 @@ pub(super) struct Returning {
     pub(super) lease: Lease,
     /// Resolves the `release` future.
     pub(super) report: Option<Report>,
-    /// Whether the release was sent. It waits for the reply to a renewal, so none is in flight then.
-    pub(super) sent: bool,
-    /// Whether a second release was sent, after which the lease cannot be kept, and one of the two finds no lease.
-    pub(super) sent_again: bool,
-    /// Whether the backend may have lost the lease since the release was sent. A reply that it was kept may predate
-    /// that.
-    pub(super) may_be_lost: bool,
-    /// When a release that was sent is sent again from home: the runtime of its task may block.
-    pub(super) due: Moment,
+    pub(super) sent: Sent,
     /// From when on the backend counts as unavailable, and why: the reply to the first release is overdue, or the
     /// renewal failed for whose reply the release waited.
     pub(super) trouble: Option<(Moment, LastReply)>,
     /// When the return ends without a reply: the lease must have expired, and there was time for a release.
     pub(super) forget_at: Moment,
+}
+
+/// How often the release of a lease was sent. It waits for the reply to a renewal, so none is in flight then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    Never,
+    Once {
+        /// When it is sent again from home: the runtime of its task may block.
+        due: Moment,
+        /// Whether the backend may have lost the lease since. A reply that it was kept may predate that.
+        may_be_lost: bool,
+    },
+    /// The lease cannot be kept, and one of the two releases finds no lease.
+    Twice,
 }
 
 /// No command was answered until the deadline.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::held_lease::{HeldLease, lose};
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Report, Work};
-use crate::lock::lane::state::{LATE_RELEASE, Lane, Phase, Returning};
+use crate::lock::lane::state::{LATE_RELEASE, Lane, Phase, Returning, Sent};
 use crate::lock::lease::claim::{Claim, HoldId};
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::released_to::ReleasedTo;
@@ -176,10 +176,7 @@ impl Lane {
             forget_at,
             lease,
             report,
-            sent: false,
-            sent_again: false,
-            may_be_lost: false,
-            due: now,
+            sent: Sent::Never,
             trouble: None,
         });
     }
@@ -213,7 +210,9 @@ impl Lane {
             Phase::Contending(contending) => contending.suspect = true,
             // It is not granted again without a reply to a later command.
             Phase::Returning(returning) => {
-                returning.may_be_lost |= returning.sent;
+                if let Sent::Once { may_be_lost, .. } = &mut returning.sent {
+                    *may_be_lost = true;
+                }
                 returning.lease.end_hand_offs();
             }
             Phase::Idle | Phase::Yielding { .. } => {}
@@ -277,10 +276,7 @@ impl Lane {
                 self.contend_or_idle(ReleasedTo::Nobody, now, effects);
             }
             // The reply to a release in flight shows whether the loss came first.
-            Phase::Returning(returning) => {
-                returning.may_be_lost = returning.sent;
-                returning.lease.end_hand_offs();
-            }
+            Phase::Returning(_) => self.require_renewal(now),
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
         }
     }

@@ -4,7 +4,7 @@ use super::held_lease::Downgrading;
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
-use crate::lock::lane::state::{Lane, LastReply, Phase};
+use crate::lock::lane::state::{Lane, LastReply, Phase, Sent};
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::LostReason;
 
@@ -115,7 +115,9 @@ impl Lane {
     fn holds_unreleased(&self, renewal: &Renewal) -> bool {
         match &self.phase {
             Phase::Held(held_lease) => held_lease.lease.is(renewal.lease),
-            Phase::Returning(returning) => !returning.sent && returning.lease.is(renewal.lease),
+            Phase::Returning(returning) => {
+                returning.sent == Sent::Never && returning.lease.is(renewal.lease)
+            }
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => false,
         }
     }

@@ -6,7 +6,7 @@ use crate::backend::{BackendError, Mode};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Outgoing, Work};
 use crate::lock::lane::queue::waiter::Waiter;
-use crate::lock::lane::state::{Lane, LastReply, Phase, Returning};
+use crate::lock::lane::state::{Lane, LastReply, Phase, Returning, Sent};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::hand_offs::Kept;
 use crate::lock::lease::released_to::ReleasedTo;
@@ -41,11 +41,13 @@ impl Lane {
         let Phase::Returning(returning) = &mut self.phase else {
             return None;
         };
-        if returning.sent || returning.lease.is_in_flight() {
+        if returning.sent != Sent::Never || returning.lease.is_in_flight() {
             return None;
         }
-        returning.sent = true;
-        returning.due = due + OWN_TIMEOUT;
+        returning.sent = Sent::Once {
+            due: due + OWN_TIMEOUT,
+            may_be_lost: false,
+        };
         returning.trouble.get_or_insert((due, LastReply::Nothing));
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
@@ -68,8 +70,8 @@ impl Lane {
 
     fn returns(&mut self, number: LeaseNumber) -> Option<&mut Returning> {
         match &mut self.phase {
-            Phase::Returning(returning) if returning.sent && returning.lease.number() == number => {
-                Some(returning)
+            Phase::Returning(returning) if returning.lease.number() == number => {
+                (returning.sent != Sent::Never).then_some(returning)
             }
             _ => None,
         }
@@ -78,7 +80,7 @@ impl Lane {
     /// Records that a second release follows a command without a reply.
     pub(in crate::lock) fn return_is_resent(&mut self, number: LeaseNumber) {
         if let Some(returning) = self.returns(number) {
-            returning.sent_again = true;
+            returning.sent = Sent::Twice;
         }
     }
 
@@ -96,7 +98,7 @@ impl Lane {
         now: Moment,
     ) -> Result<(), Error> {
         match self.returns(number) {
-            Some(it) if it.sent_again && now < it.lease.valid_until() => Ok(()),
+            Some(it) if it.sent == Sent::Twice && now < it.lease.valid_until() => Ok(()),
             _ => Err(Error::new(ErrorKind::Lost)),
         }
     }
@@ -138,10 +140,10 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let may_be_lost = match self.returns(number) {
+        let may_be_lost = match self.returns(number).map(|it| it.sent) {
+            Some(Sent::Once { may_be_lost, .. }) => may_be_lost,
             // The second release frees the key, and its reply is still to come.
-            Some(returning) if returning.sent_again => return,
-            Some(returning) => returning.may_be_lost,
+            Some(_) => return,
             // The lane no longer waits for this reply.
             None => {
                 let outgoing = Outgoing {
@@ -186,7 +188,7 @@ impl Lane {
             return;
         }
         // The backend still holds the lease if its clock was set back.
-        if !returning.sent {
+        if returning.sent == Sent::Never {
             let outgoing = returning.outgoing(now);
             effects.work.push(Work::ReleaseGranted(outgoing));
         }

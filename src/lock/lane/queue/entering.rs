@@ -6,7 +6,7 @@ use super::has_patient_waiters;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
 use crate::lock::lane::holding::held_lease::HeldLease;
-use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
+use crate::lock::lane::state::{Contending, Lane, LastReply, Phase, Sent};
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
 use crate::observe::Via;
@@ -45,7 +45,7 @@ impl Lane {
             Phase::Yielding { .. } if claim.deadline.is_one_attempt() => Entered::Idle,
             Phase::Yielding { .. } => Entered::Occupied,
             Phase::Returning(returning)
-                if !returning.sent
+                if returning.sent == Sent::Never
                     && self.queue.is_empty()
                     && returning.lease.may_pass_to(claim.terms, now) =>
             {
