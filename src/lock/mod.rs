@@ -179,7 +179,7 @@ pub use acquire::guard::LockGuard;
 pub use acquire::{Acquire, AcquireFuture};
 pub use api::builder::LockManagerBuilder;
 pub use api::manager::LockManager;
-pub use api::snapshot::{LockInfo, Snapshot};
+pub use api::snapshot::LockInfo;
 pub(crate) use engine::options::{valid_lease, valid_permits, valid_wait};
 pub(crate) use engine::read_budget::{ReadBudget, ReadShare};
 #[cfg(feature = "tracing")]
@@ -188,6 +188,7 @@ pub use engine::trace_keys::TraceKeys;
 pub(crate) use lane::HeldBy;
 pub use lease::held::Held;
 pub(crate) use lease::lost::Lost;
+pub use table::counts::Snapshot;
 #[cfg(feature = "dashboard")]
 pub(crate) use table::hot::HotKey;
 #[cfg(feature = "dashboard")]

@@ -179,7 +179,7 @@ impl LockManager {
             first.add(&key, permits.and(others));
         }
         let mut counts = counting.finish(&engine.lanes);
-        counts.unreleased += engine.unconfirmed();
+        counts.snapshot.unreleased += engine.unconfirmed();
         Walk {
             counts,
             top: first.into_sorted(),

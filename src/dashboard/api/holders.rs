@@ -45,9 +45,9 @@ pub(in crate::dashboard) async fn holders(
     let walk = board.locks.walk(order, limit).await;
     let rows: Vec<_> = walk.top.iter().map(row).collect();
     Json(json!({
-        "held": walk.counts.held,
-        "waiting": walk.counts.waiting,
-        "lanes": walk.counts.lanes,
+        "held": walk.counts.snapshot.held,
+        "waiting": walk.counts.snapshot.waiting,
+        "lanes": walk.counts.snapshot.lanes,
         "rows": rows,
     }))
     .into_response()

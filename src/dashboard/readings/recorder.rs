@@ -96,10 +96,13 @@ impl Recorder {
     }
 
     fn add(&mut self, walk: &Walk) {
-        self.held = walk.counts.held;
-        self.waiting = walk.counts.waiting;
+        self.held = walk.counts.snapshot.held;
+        self.waiting = walk.counts.snapshot.waiting;
         let (held, waiting) = self.most;
-        self.most = (held.max(walk.counts.held), waiting.max(walk.counts.waiting));
+        self.most = (
+            held.max(walk.counts.snapshot.held),
+            waiting.max(walk.counts.snapshot.waiting),
+        );
     }
 
     /// Returns the time of the last tick, which its point in the history has too.

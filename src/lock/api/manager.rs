@@ -8,12 +8,13 @@ use std::time::Duration;
 #[cfg(feature = "axum")]
 use uuid::Uuid;
 
-use super::snapshot::{LockInfo, Snapshot};
+use super::snapshot::LockInfo;
 use crate::backend::{BackendError, BackendErrorKind, ForceReleased, Holder};
 use crate::key::InvalidKey;
 use crate::lock::acquire::Acquire;
 use crate::lock::clock::timeout::by;
 use crate::lock::engine::{Engine, Shutdown};
+use crate::lock::table::counts::{Counts, Snapshot};
 use crate::observe::{Forced, Name, Tally};
 use crate::{Error, ErrorKind, LockKey, LockKeys, Owner};
 
@@ -178,7 +179,9 @@ impl LockManager {
     /// Returns the numbers of locks and waiters of this manager.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(&self.engine)
+        let mut counts = Counts::of(&self.engine.lanes, self.engine.now());
+        counts.snapshot.unreleased += self.engine.unconfirmed();
+        counts.snapshot
     }
 
     /// Rejects new acquires with [`ShuttingDown`](ErrorKind::ShuttingDown), serves the waiters, and completes when all

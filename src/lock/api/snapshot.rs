@@ -1,4 +1,4 @@
-//! The public view of the engine's state.
+//! The public view of a key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,66 +6,6 @@ use std::time::Duration;
 use crate::LockKey;
 use crate::backend::{Holder, Mode};
 use crate::lock::engine::Engine;
-use crate::lock::table::counts::Counts;
-
-/// The numbers of locks and waiters of one manager, for metrics and tests. Possibly outdated when it
-/// is read.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tower_lock::Error> {
-/// use tower_lock::LockManager;
-///
-/// let locks = LockManager::in_memory();
-/// let guard = locks.acquire("order:42").await?;
-/// assert_eq!(locks.snapshot().held, 1);
-/// guard.release().await?;
-/// assert!(locks.snapshot().is_idle());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Snapshot {
-    /// Keys that are held in this process, in any mode.
-    pub held: usize,
-    /// Owners of this process that hold a key [exclusively](Mode::Exclusive). An owner counts once for each key.
-    pub exclusive: usize,
-    /// Owners of this process that hold a key [shared](Mode::Shared).
-    pub shared: usize,
-    /// Owners of this process that hold a [permit](Mode::Permit) of a key.
-    pub permits: usize,
-    /// Acquires that wait in a queue.
-    pub waiting: usize,
-    /// Keys for which this process is in the queue of the backend, across processes.
-    pub queued: usize,
-    /// Releases that the backend has not confirmed yet.
-    pub unreleased: usize,
-    /// Keys that are held, waited for or being released in this process.
-    lanes: usize,
-}
-
-impl Snapshot {
-    pub(in crate::lock) fn of(engine: &Arc<Engine>) -> Self {
-        let counts = Counts::of(&engine.lanes, engine.now());
-        Self {
-            held: counts.held,
-            exclusive: counts.exclusive,
-            shared: counts.shared,
-            permits: counts.permits,
-            waiting: counts.waiting,
-            queued: counts.queued,
-            lanes: counts.lanes,
-            unreleased: counts.unreleased + engine.unconfirmed(),
-        }
-    }
-
-    /// Returns `true` if no lock is held, waited for or being released.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// The holder of a key.
 ///
@@ -142,9 +82,9 @@ mod tests {
 
     use tokio::time::sleep;
 
-    use super::*;
     use crate::LockManager;
     use crate::backend::Memory;
+    use crate::lock::table::counts::Snapshot;
     use crate::lock::tests::{MS, SECOND, Slow};
 
     #[tokio::test]

@@ -10,17 +10,55 @@ use crate::key::KeyMap;
 use crate::lock::clock::Moment;
 use crate::lock::lane::Lane;
 
+/// The numbers of locks and waiters of one manager, for metrics and tests. Possibly outdated when it
+/// is read.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_lock::Error> {
+/// use tower_lock::LockManager;
+///
+/// let locks = LockManager::in_memory();
+/// let guard = locks.acquire("order:42").await?;
+/// assert_eq!(locks.snapshot().held, 1);
+/// guard.release().await?;
+/// assert!(locks.snapshot().is_idle());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Keys that are held in this process, in any mode.
+    pub held: usize,
+    /// Owners of this process that hold a key [exclusively](Mode::Exclusive). An owner counts once for each key.
+    pub exclusive: usize,
+    /// Owners of this process that hold a key [shared](Mode::Shared).
+    pub shared: usize,
+    /// Owners of this process that hold a [permit](Mode::Permit) of a key.
+    pub permits: usize,
+    /// Acquires that wait in a queue.
+    pub waiting: usize,
+    /// Keys for which this process is in the queue of the backend, across processes.
+    pub queued: usize,
+    /// Releases that the backend has not confirmed yet.
+    pub unreleased: usize,
+    /// Keys that are held, waited for or being released in this process.
+    pub(crate) lanes: usize,
+}
+
+impl Snapshot {
+    /// Returns `true` if no lock is held, waited for or being released.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// The totals of lanes.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
-    pub(crate) lanes: usize,
-    pub(crate) held: usize,
-    pub(crate) exclusive: usize,
-    pub(crate) shared: usize,
-    pub(crate) permits: usize,
-    pub(crate) waiting: usize,
-    pub(crate) queued: usize,
-    pub(crate) unreleased: usize,
+    pub(crate) snapshot: Snapshot,
     /// The keys that a table of keys can show: those that are held or waited for.
     pub(crate) shown: usize,
     #[cfg(feature = "dashboard")]
@@ -61,7 +99,7 @@ impl Counting {
     }
 
     pub(in crate::lock) fn add(&mut self, key: &LockKey, lane: &Lane) {
-        let counts = &mut self.counts;
+        let counts = &mut self.counts.snapshot;
         counts.waiting += lane.waiters();
         counts.unreleased += usize::from(lane.is_unreleased(self.now));
         *match lane.mode() {
@@ -74,7 +112,7 @@ impl Counting {
             let permits = self.permits.entry(key.stored().clone()).or_default();
             *permits = std::array::from_fn(|at| permits[at] | once[at]);
         } else {
-            counts.add_key(once);
+            self.counts.add_key(once);
         }
     }
 
@@ -117,12 +155,14 @@ impl Counts {
 
     fn add_key(&mut self, once: Once) {
         let Self {
+            snapshot, shown, ..
+        } = self;
+        let Snapshot {
             lanes,
             held,
             queued,
-            shown,
             ..
-        } = self;
+        } = snapshot;
         for (count, once) in [lanes, held, queued, shown].into_iter().zip(once) {
             *count += usize::from(once);
         }

@@ -35,6 +35,6 @@ async fn walk_counts_keys_of_each_part_once() {
     let locks = LockManager::in_memory();
     let guards = held(&locks, 0..MANY).await;
     let counts = locks.walk(Order::Age, 1).await.counts;
-    assert_eq!((counts.held, counts.lanes), (MANY, MANY));
+    assert_eq!((counts.snapshot.held, counts.snapshot.lanes), (MANY, MANY));
     drop(guards);
 }
