@@ -23,7 +23,7 @@ use pending::PendingAcquire;
 
 /// The result of one step of an acquire, which proceeds as far as possible without waiting.
 pub(in crate::lock) enum Step {
-    /// The caller creates the [`Hold`](super::guard::Hold) of a grant at once: without one, nothing releases it.
+    /// The caller creates the [`LockGuard`](super::guard::LockGuard) of a grant at once: without one, nothing releases it.
     Done(Result<Arc<Grant>, Error>),
     Slow(PendingAcquire),
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::entry::pending::PendingAcquire;
 use super::entry::{Step, enter};
-use super::guard::{Hold, LockGuard};
+use super::guard::LockGuard;
 use super::several::Several;
 use super::{Acquire, Wait};
 use crate::backend::{BoxFuture, Mode};
@@ -222,8 +222,7 @@ impl Future for AcquireFuture {
                     let State::Unpolled(acquire) = mem::replace(&mut self.state, done) else {
                         unreachable!("BUG: the acquire has just started");
                     };
-                    let hold = Hold::new(acquire.engine, grant, hold);
-                    return Poll::Ready(Ok(LockGuard::one(hold)));
+                    return Poll::Ready(Ok(LockGuard::one(acquire.engine, grant, hold)));
                 }
                 Ok(Started::Slow(rest, span)) => {
                     self.state = State::Slow { since, rest, span };
@@ -249,9 +248,7 @@ impl AcquireFuture {
                 let (outcome, queue_position, now) = ready!(span.within(|| match rest {
                     Slow::One(pending) => {
                         let ended = Pin::new(&mut *pending).poll(cx);
-                        ended.map(|(outcome, now)| {
-                            (outcome.map(LockGuard::one), pending.queue_position(), now)
-                        })
+                        ended.map(|(outcome, now)| (outcome, pending.queue_position(), now))
                     }
                     Slow::Many { all, engine, .. } => {
                         let ended = all.as_mut().poll(cx);

@@ -1,7 +1,6 @@
 //! The guard of a held lock.
 
 use std::fmt;
-use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,146 +25,12 @@ pub(crate) trait Heir: Send + Sync {
     fn inherit(&self, guard: LockGuard);
 }
 
-/// One hold of one or several keys, released exactly once by `Drop`, unless an heir takes it over.
-pub(in crate::lock) struct Hold {
-    /// `None` once the hold is released or taken over.
-    engine: Option<Arc<Engine>>,
-    id: HoldId,
-    held: Held,
-    /// Boxed because it is rare and every guard has a place for it.
-    rare: Option<Box<Rare>>,
-}
-
-/// What few holds have.
+/// What few guards have.
 #[derive(Default)]
 struct Rare {
     heir: Option<Arc<dyn Heir>>,
     /// A downgrade whose result the caller has not received.
     downgrade: Option<Downgrade>,
-}
-
-impl Hold {
-    pub(in crate::lock) fn new(engine: Arc<Engine>, grant: Arc<Grant>, id: HoldId) -> Self {
-        let via = grant.via_of(id);
-        Self {
-            engine: Some(engine),
-            id,
-            held: Held {
-                grants: Grants::One(grant),
-                waited: Span::new(Duration::ZERO),
-                via,
-            },
-            rare: None,
-        }
-    }
-
-    /// Joins the holds of several keys, which share one id.
-    fn together(holds: Vec<Self>, id: HoldId) -> Self {
-        let mut engine = None;
-        let mut grants = Vec::with_capacity(holds.len());
-        // The slowest way.
-        let mut via = Via::Reentrant;
-        for mut hold in holds {
-            via = via.max(hold.held.via);
-            grants.extend_from_slice(hold.grants());
-            engine = hold.engine.take();
-        }
-        Self {
-            engine,
-            id,
-            held: Held {
-                grants: Grants::Many(grants.into()),
-                waited: Span::new(Duration::ZERO),
-                via,
-            },
-            rare: None,
-        }
-    }
-
-    fn grants(&self) -> &[Arc<Grant>] {
-        &self.held.grants
-    }
-
-    pub(in crate::lock) fn is_held(&self, now: Moment) -> bool {
-        self.held.grants.are_held(now)
-    }
-
-    async fn downgrade(&mut self) -> Result<(), Error> {
-        let begun = &mut self.rare.get_or_insert_default().downgrade;
-        let downgrade = match &mut *begun {
-            Some(downgrade) => downgrade,
-            none => {
-                let Some(engine) = &self.engine else {
-                    unreachable!("BUG: a guard has a hold");
-                };
-                none.insert(engine.downgrade(&self.held.grants, self.id)?)
-            }
-        };
-        let outcome = downgrade.finish(self.held.loss()).await;
-        *begun = None;
-        outcome
-    }
-
-    /// Starts the releases at once, and returns a future that only awaits them.
-    fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let Some(engine) = self.engine.take() else {
-            unreachable!("BUG: a hold is released once");
-        };
-        let now = engine.now();
-        let release = |grant| {
-            let (report, reported) = oneshot::channel();
-            let until = engine.release(grant, self.id, Some(report), now);
-            (reported, until)
-        };
-        let (may_not_run, clock) = (engine.home.may_not_run(), engine.home.clock);
-        // All releases start before the first is awaited.
-        let started: SmallVec<[_; 1]> = self.grants().iter().map(release).collect();
-        async move {
-            let mut outcome = Ok(());
-            // Each lease must have expired by then.
-            for (reported, until) in started {
-                // The watchdog ends the return in time, if it runs.
-                let reported = match may_not_run {
-                    true => by(clock, until, now, reported).await,
-                    false => Some(reported.await),
-                };
-                let unavailable = || Err(Error::new(ErrorKind::Unavailable));
-                outcome = outcome.and(reported.and_then(Result::ok).unwrap_or_else(unavailable));
-            }
-            outcome
-        }
-    }
-}
-
-impl Drop for Hold {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(engine) = self.engine.take() {
-            if let Some(rare) = &mut self.rare
-                && let Some(heir) = rare.heir.take()
-            {
-                let hold = Self {
-                    engine: Some(engine),
-                    id: self.id,
-                    held: self.held.clone(),
-                    rare: self.rare.take(),
-                };
-                heir.inherit(LockGuard { hold });
-                return;
-            }
-            let now = engine.now();
-            for grant in self.grants() {
-                // Completes at once or goes to the releaser; a lost lock needs neither.
-                engine.release(grant, self.id, None, now);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Hold").field(&self.held).finish()
-    }
 }
 
 /// A held lock on one or several keys, released on drop.
@@ -209,48 +74,110 @@ impl fmt::Debug for Hold {
 /// ```
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a variable that lives as long as the work (`let _ = ...` drops it at once)"]
 pub struct LockGuard {
-    hold: Hold,
+    /// `None` once the hold is released or taken over.
+    engine: Option<Arc<Engine>>,
+    hold: HoldId,
+    held: Held,
+    /// Boxed because it is rare and every guard has a place for it.
+    rare: Option<Box<Rare>>,
+}
+
+impl Drop for LockGuard {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            if let Some(rare) = &mut self.rare
+                && let Some(heir) = rare.heir.take()
+            {
+                return heir.inherit(Self {
+                    engine: Some(engine),
+                    hold: self.hold,
+                    held: self.held.clone(),
+                    rare: self.rare.take(),
+                });
+            }
+            let now = engine.now();
+            for grant in &*self.held.grants {
+                // Completes at once or goes to the releaser; a lost lock needs neither.
+                engine.release(grant, self.hold, None, now);
+            }
+        }
+    }
 }
 
 impl LockGuard {
-    pub(in crate::lock) fn one(hold: Hold) -> Self {
-        Self { hold }
+    /// Creates the guard of one hold.
+    pub(in crate::lock) fn one(engine: Arc<Engine>, grant: Arc<Grant>, hold: HoldId) -> Self {
+        let via = grant.via_of(hold);
+        Self::of(Some(engine), Grants::One(grant), via, hold)
     }
 
-    /// Joins the holds of several keys. Returns `None` if one of them has ended.
+    fn of(engine: Option<Arc<Engine>>, grants: Grants, via: Via, hold: HoldId) -> Self {
+        let waited = Span::new(Duration::ZERO);
+        Self {
+            engine,
+            hold,
+            held: Held {
+                grants,
+                waited,
+                via,
+            },
+            rare: None,
+        }
+    }
+
+    /// Joins the guards of several keys, whose holds share one id. Returns `None` if one of them has ended.
     ///
     /// The longest hold counts from here. The next holder of each key gets a fresh counter, which exceeds
     /// the largest token of this group.
     pub(in crate::lock) fn many(
         engine: &Arc<Engine>,
-        mut holds: Vec<Hold>,
+        mut guards: Vec<Self>,
         claim: &Claim,
         now: Moment,
     ) -> Option<Self> {
         let mut all = true;
-        for hold in &mut holds {
-            let grant = hold.held.grants.first();
-            let grant = Arc::clone(grant);
-            if !engine.event(grant.key(), |lane, _| lane.join_group(&grant, claim, now)) {
+        for guard in &mut guards {
+            let grant = guard.held.grants.first();
+            if !engine.event(grant.key(), |lane, _| lane.join_group(grant, claim, now)) {
                 // Nothing is left to release.
-                hold.engine = None;
+                guard.engine = None;
                 all = false;
             }
         }
-        all.then(|| Self {
-            hold: Hold::together(holds, claim.hold),
-        })
+        if !all {
+            return None;
+        }
+        let mut engine = None;
+        let mut grants = Vec::with_capacity(guards.len());
+        // The slowest way.
+        let mut via = Via::Reentrant;
+        for mut guard in guards {
+            via = via.max(guard.held.via);
+            grants.extend_from_slice(&guard.held.grants);
+            engine = guard.engine.take();
+        }
+        Some(Self::of(
+            engine,
+            Grants::Many(grants.into()),
+            via,
+            claim.hold,
+        ))
+    }
+
+    pub(in crate::lock) fn held_at(&self, now: Moment) -> bool {
+        self.held.grants.are_held(now)
     }
 
     /// Sets how long the acquire waited.
     pub(in crate::lock) fn set_wait(&mut self, waited: Duration) {
-        self.hold.held.waited = Span::new(waited);
+        self.held.waited = Span::new(waited);
     }
 
     /// Sets the heir of the hold, which receives this guard if it is dropped. An explicit
     /// [`release`](Self::release) still releases the lock.
     pub(crate) fn set_heir(&mut self, heir: Option<Arc<dyn Heir>>) {
-        let rare = &mut self.hold.rare;
+        let rare = &mut self.rare;
         if heir.is_some() || rare.is_some() {
             rare.get_or_insert_default().heir = heir;
         }
@@ -259,7 +186,7 @@ impl LockGuard {
     /// Returns a read-only view of the lock, which cannot release it.
     #[must_use]
     pub fn held(&self) -> Held {
-        self.hold.held.clone()
+        self.held.clone()
     }
 
     /// Makes the exclusive lock shared in one step: no exclusive acquire, also none that waits, is granted in between.
@@ -309,7 +236,19 @@ impl LockGuard {
     /// The downgrade starts before the first await. If dropped, it finishes in the background, and a further call returns
     /// its result.
     pub async fn downgrade(&mut self) -> Result<(), Error> {
-        self.hold.downgrade().await
+        let begun = &mut self.rare.get_or_insert_default().downgrade;
+        let downgrade = match &mut *begun {
+            Some(downgrade) => downgrade,
+            none => {
+                let Some(engine) = &self.engine else {
+                    unreachable!("BUG: a guard has a hold");
+                };
+                none.insert(engine.downgrade(&self.held.grants, self.hold)?)
+            }
+        };
+        let outcome = downgrade.finish(self.held.loss()).await;
+        *begun = None;
+        outcome
     }
 
     /// Releases the lock, and completes when the backend has confirmed the release.
@@ -340,8 +279,32 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// The release starts before the first await. If dropped, it finishes in the background.
-    pub async fn release(self) -> Result<(), Error> {
-        self.hold.release().await
+    pub async fn release(mut self) -> Result<(), Error> {
+        let Some(engine) = self.engine.take() else {
+            unreachable!("BUG: a hold is released once");
+        };
+        let now = engine.now();
+        let release = |grant| {
+            let (report, reported) = oneshot::channel();
+            let until = engine.release(grant, self.hold, Some(report), now);
+            (reported, until)
+        };
+        // All releases start before the first is awaited.
+        let started: SmallVec<[_; 1]> = self.held.grants.iter().map(release).collect();
+        let (may_not_run, clock) = (engine.home.may_not_run(), engine.home.clock);
+        drop((engine, self));
+        let mut outcome = Ok(());
+        // Each lease must have expired by then.
+        for (reported, until) in started {
+            // The watchdog ends the return in time, if it runs.
+            let reported = match may_not_run {
+                true => by(clock, until, now, reported).await,
+                false => Some(reported.await),
+            };
+            let unavailable = || Err(Error::new(ErrorKind::Unavailable));
+            outcome = outcome.and(reported.and_then(Result::ok).unwrap_or_else(unavailable));
+        }
+        outcome
     }
 }
 
@@ -349,13 +312,13 @@ impl Deref for LockGuard {
     type Target = Held;
 
     fn deref(&self) -> &Held {
-        &self.hold.held
+        &self.held
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.held.fmt_as("LockGuard", f)
+        self.held.fmt_as("LockGuard", f)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::entry::pending::PendingAcquire;
 use super::entry::{Step, enter, rejection};
-use super::guard::{Hold, LockGuard};
+use super::guard::LockGuard;
 use crate::backend::Mode;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
@@ -19,7 +19,7 @@ pub(super) struct Several {
     pub(super) keys: LockKeys,
     claim: Claim,
     /// Dropped on error or cancellation, which releases the keys acquired so far.
-    holds: Vec<Hold>,
+    holds: Vec<LockGuard>,
 }
 
 impl Several {
@@ -50,7 +50,7 @@ impl Several {
             match enter(&self.engine, key, &one, now) {
                 Step::Done(outcome) => {
                     let engine = Arc::clone(&self.engine);
-                    self.holds.push(Hold::new(engine, outcome?, one.hold));
+                    (self.holds).push(LockGuard::one(engine, outcome?, one.hold));
                 }
                 Step::Slow(pending) => return Ok(Some(pending)),
             }
@@ -96,7 +96,7 @@ impl Several {
             holds,
         } = self;
         // A fixed lease may have expired during the wait for another key.
-        let all_held = holds.iter().all(|hold| hold.is_held(now));
+        let all_held = holds.iter().all(|hold| hold.held_at(now));
         let guard = all_held.then(|| LockGuard::many(&engine, holds, &claim, now));
         guard.flatten().ok_or_else(|| {
             // The holds of an acquire that is not polled in time end at its deadline, maybe since `now`.

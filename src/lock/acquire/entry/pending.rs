@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use super::{Step, enter, pick_up, rejection};
 use crate::backend::BoxFuture;
-use crate::lock::acquire::guard::Hold;
+use crate::lock::acquire::guard::LockGuard;
 use crate::lock::clock::Moment;
 use crate::lock::clock::timeout::by;
 use crate::lock::engine::Engine;
@@ -47,7 +47,7 @@ impl Drop for PendingAcquire {
             if let Some(Ok(given)) = self.waiter.close()
                 && let Some(grant) = pick_up(engine, claim, given)
             {
-                drop(Hold::new(Arc::clone(engine), grant, claim.hold));
+                drop(LockGuard::one(Arc::clone(engine), grant, claim.hold));
             }
         }
         if self.drives || !self.is_over {
@@ -160,7 +160,7 @@ impl PendingAcquire {
             late => late,
         };
         // The process was paused after the grant.
-        drop(late.map(|grant| Hold::new(Arc::clone(engine), grant, claim.hold)));
+        drop(late.map(|grant| LockGuard::one(Arc::clone(engine), grant, claim.hold)));
         match enter(engine, key, claim, now) {
             Step::Done(outcome) => Some(outcome),
             Step::Slow(next) => {
@@ -175,7 +175,7 @@ impl PendingAcquire {
 
 /// Completes with the moment of the end, for which most ends have read the clock.
 impl Future for PendingAcquire {
-    type Output = (Result<Hold, Error>, Moment);
+    type Output = (Result<LockGuard, Error>, Moment);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -221,7 +221,7 @@ impl Future for PendingAcquire {
                 engine.hot.waited(this.key.stored(), waited);
             }
             let outcome = match outcome {
-                Ok(grant) => Ok(Hold::new(Arc::clone(engine), grant, claim.hold)),
+                Ok(grant) => Ok(LockGuard::one(Arc::clone(engine), grant, claim.hold)),
                 Err(error) => Err(rejection(engine, &this.key, claim, error)),
             };
             return Poll::Ready((outcome, now));
