@@ -18,6 +18,7 @@ use crate::lock::lease::grant::Grant;
 use crate::lock::lease::{Lease, LeaseNumber};
 use crate::lock::tasks::command::request;
 use crate::lock::tasks::contender::LONGEST_FOR_TURN;
+use crate::observe::Via;
 use crate::{Error, ErrorKind, LockKey};
 use pending::PendingAcquire;
 
@@ -208,7 +209,13 @@ impl Entry<'_> {
             Acquired::Granted { counter } => {
                 let per_counter = engine.capabilities.tokens_per_counter;
                 let lease = Lease::new(lease, counter, per_counter, terms, now);
-                Ok(Some(lane.granted_at_once(self.key, self.claim, lease, now)))
+                Ok(Some(lane.hold(
+                    self.key,
+                    lease,
+                    Via::Backend,
+                    self.claim,
+                    now,
+                )))
             }
             Acquired::Busy { ttl } => {
                 let seen = LastReply::Busy(now + ttl);

@@ -9,16 +9,13 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::effect::{Effects, Wakeup, Work};
-use super::holding::held_lease::HeldLease;
 use super::queue::waiter::Waiter;
 use super::state::{Contender, Contending, First, Lane, LastReply, Phase, YIELDING};
 use crate::lock::clock::Moment;
-use crate::lock::lease::claim::{Claim, Ticket};
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::LeaseNumber;
+use crate::lock::lease::claim::Ticket;
 use crate::lock::lease::released_to::ReleasedTo;
-use crate::lock::lease::{Lease, LeaseNumber};
-use crate::observe::Via;
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, ErrorKind};
 use attempt::unanswered;
 use attempting::{PlaceChange, RejectedAttempt};
 
@@ -158,17 +155,6 @@ impl Lane {
             self.begin_to_wait(waiter, now);
         }
         self.contend(seen, ReleasedTo::Nobody, now, effects);
-    }
-
-    /// Applies an attempt in an idle lane that a backend in this process granted at once.
-    pub(in crate::lock) fn granted_at_once(
-        &mut self,
-        key: &LockKey,
-        claim: &Claim,
-        lease: Lease,
-        now: Moment,
-    ) -> Arc<Grant> {
-        self.hold(HeldLease::begin(key, lease, Via::Backend, claim, now))
     }
 
     /// Begins to contend in an idle lane, by the first attempt of `waiter` under `lease`.

@@ -22,7 +22,16 @@ pub(in crate::lock) struct Release {
 }
 
 impl Lane {
-    pub(in crate::lock::lane) fn hold(&mut self, held_lease: HeldLease) -> Arc<Grant> {
+    /// Gives a lease to the owner of `claim`.
+    pub(in crate::lock) fn hold(
+        &mut self,
+        key: &LockKey,
+        lease: Lease,
+        via: Via,
+        claim: &Claim,
+        now: Moment,
+    ) -> Arc<Grant> {
+        let held_lease = HeldLease::begin(key, lease, via, claim, now);
         let grant = Arc::clone(held_lease.grant());
         self.phase = Phase::Held(held_lease);
         grant
@@ -136,9 +145,10 @@ impl Lane {
             self.queue.pace_mut().advance(now);
         }
         let claim = waiter.claim;
-        let mut held_lease = HeldLease::begin(key, lease, via, &claim, now);
-        held_lease.first.expect_pick_up(&claim);
-        let grant = self.hold(held_lease);
+        let grant = self.hold(key, lease, via, &claim, now);
+        if let Phase::Held(held_lease) = &mut self.phase {
+            held_lease.first.expect_pick_up(&claim);
+        }
         effects.grant(waiter, &grant, queued);
         self.grant_companions(&claim, &grant, now, effects);
         self.admit(key, now, effects);

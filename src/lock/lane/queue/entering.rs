@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::has_patient_waiters;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
-use crate::lock::lane::holding::held_lease::HeldLease;
 use crate::lock::lane::state::{Contending, Lane, LastReply, Phase, Sent};
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
@@ -49,7 +48,10 @@ impl Lane {
                     && self.queue.is_empty()
                     && returning.lease.may_pass_to(claim.terms, now) =>
             {
-                Entered::Granted(self.take_back(key, claim, now, effects))
+                let (lease, report) = self.take_lease();
+                // No caller awaits a later report of its release.
+                effects.report(report, Ok(()));
+                Entered::Granted(self.hold(key, lease, Via::Reclaimed, claim, now))
             }
             _ if !claim.deadline.is_one_attempt() => Entered::Occupied,
             // The reply in flight serves this acquire too, unless the attempt was sent earlier and is busy.
@@ -94,19 +96,6 @@ impl Lane {
             }
             None => None,
         }
-    }
-
-    /// Grants a surrendered lease to this acquire. No caller awaits a later report of its release.
-    fn take_back(
-        &mut self,
-        key: &LockKey,
-        claim: &Claim,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> Arc<Grant> {
-        let (lease, report) = self.take_lease();
-        effects.report(report, Ok(()));
-        self.hold(HeldLease::begin(key, lease, Via::Reclaimed, claim, now))
     }
 
     /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may

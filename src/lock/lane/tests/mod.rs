@@ -34,6 +34,7 @@ use crate::lock::lease::hand_offs::Kept;
 use crate::lock::lease::place::{PLACE, QueuePlace};
 use crate::lock::lease::released_to::ReleasedTo;
 use crate::lock::tests::*;
+use crate::observe::Via;
 use crate::{Error, ErrorKind, FencingToken};
 
 /// A lane with its clock.
@@ -110,7 +111,7 @@ impl TestLane {
         assert!(matches!(lane.enter(claim), Entered::Idle));
         let lease = lane.lease(1, 100, claim.terms);
         let now = lane.now;
-        let grant = lane.lane.granted_at_once(&key(), &claim, lease, now);
+        let grant = lane.lane.hold(&key(), lease, Via::Backend, &claim, now);
         (lane, grant)
     }
 

@@ -21,6 +21,7 @@ use crate::lock::lease::released_to::ReleasedTo;
 use crate::lock::tests::{
     FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, number, waiter,
 };
+use crate::observe::Via;
 
 const TTL: Duration = RENEWED.ttl.get();
 
@@ -47,7 +48,7 @@ fn event<R>(
 fn acquire(lanes: &Lanes, key: &LockKey, claim: Claim, now: Moment) -> (Arc<Grant>, Vec<Moment>) {
     event(lanes, key, |lane, _| {
         let lease = Lease::new(number(1), 100, TOKENS, claim.terms, now);
-        lane.granted_at_once(key, &claim, lease, now)
+        lane.hold(key, lease, Via::Backend, &claim, now)
     })
 }
 

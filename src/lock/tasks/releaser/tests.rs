@@ -14,6 +14,7 @@ use crate::lock::engine::options::Options;
 use crate::lock::engine::release_queue::ReleaseQueue;
 use crate::lock::lease::Lease;
 use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, key, number};
+use crate::observe::Via;
 use crate::{ErrorKind, LockManager};
 
 #[test]
@@ -34,7 +35,7 @@ fn returning(now: Moment) -> Lane {
     let (mut lane, mut effects) = (Lane::default(), Effects::default());
     let claim = claim(1, RENEWED);
     let lease = Lease::new(number(1), 100, TOKENS, RENEWED, now);
-    let grant = lane.granted_at_once(&key(), &claim, lease, now);
+    let grant = lane.hold(&key(), lease, Via::Backend, &claim, now);
     let report = Some(oneshot::channel().0);
     let release = tests::release(1, report, now);
     lane.release(&key(), &grant, release, &mut effects);
