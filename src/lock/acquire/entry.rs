@@ -195,7 +195,7 @@ impl Entry<'_> {
                 sent_at: now,
                 reply: Arc::clone(&engine.backend).try_acquire(request),
             });
-            let drives = engine.home.is_near_caller();
+            let drives = engine.home.near().is_some();
             let first = First {
                 due: engine.stuck_at(now) + OWN_TIMEOUT,
                 unpolled_at: drives.then(|| now + UNPOLLED),

@@ -105,12 +105,8 @@ impl Home {
         }
     }
 
-    /// Returns `true` if the commands of the caller are sent in its runtime.
-    pub(in crate::lock) fn is_near_caller(&self) -> bool {
-        self.near().is_some()
-    }
-
-    fn near(&self) -> Option<Runtime> {
+    /// Returns the runtime of the caller if its commands are sent there.
+    pub(in crate::lock) fn near(&self) -> Option<Runtime> {
         if matches!(self.place, Place::Paused(_)) {
             return None;
         }

@@ -96,18 +96,12 @@ impl Lane {
         why: impl FnOnce(&mut Self) -> Error,
         which: impl Fn(&Claim) -> bool,
     ) {
-        let tickets: Vec<Ticket> = (self.queue.iter())
-            .filter(|waiter| which(&waiter.claim))
-            .map(|waiter| waiter.claim.ticket)
-            .collect();
-        if tickets.is_empty() {
+        if !self.queue.iter().any(|waiter| which(&waiter.claim)) {
             return;
         }
         let error = why(self);
-        for ticket in tickets {
-            if let Some(waiter) = self.queue.remove(ticket) {
-                effects.reject(waiter, error.clone());
-            }
+        for waiter in self.queue.remove_if(which) {
+            effects.reject(waiter, error.clone());
         }
         // The loop of the others attempts when it is due: a wake-up at each deadline would make it attempt before the next one.
         if self.queue.is_empty()
@@ -143,14 +137,7 @@ impl Lane {
         if granted.is_owner_fresh {
             return;
         }
-        let companions: Vec<Ticket> = (self.queue.iter())
-            .filter(|waiter| waiter.claim.owner == granted.owner)
-            .map(|waiter| waiter.claim.ticket)
-            .collect();
-        for ticket in companions {
-            let Some(waiter) = self.queue.remove(ticket) else {
-                continue;
-            };
+        for waiter in self.queue.remove_if(|claim| claim.owner == granted.owner) {
             let Phase::Held(held_lease) = &mut self.phase else {
                 unreachable!("BUG: companions share a grant");
             };

@@ -168,7 +168,7 @@ fn command_near_its_caller_has_timers() {
         let locks = LockManager::builder(Slow::default()).build();
         let locks = locks.expect("defaults");
         runtime.block_on(async {
-            assert_eq!(locks.engine().home.is_near_caller(), has_timers);
+            assert_eq!(locks.engine().home.near().is_some(), has_timers);
             let guard = locks.acquire("k").await.expect("free");
             guard.release().await.expect("held");
         });

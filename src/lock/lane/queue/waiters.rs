@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::waiter::Waiter;
 use crate::lock::clock::Moment;
 use crate::lock::lane::contending::pace::Pace;
-use crate::lock::lease::claim::Ticket;
+use crate::lock::lease::claim::{Claim, Ticket};
 
 #[derive(Debug, Default)]
 pub(in crate::lock::lane) struct Waiters {
@@ -52,6 +52,17 @@ impl Waiters {
             return Some(waiter);
         }
         self.queue.as_mut()?.waiters.remove(&ticket)
+    }
+
+    /// Removes and returns the waiters that `which` selects.
+    pub(in crate::lock::lane) fn remove_if(
+        &mut self,
+        which: impl Fn(&Claim) -> bool,
+    ) -> Vec<Arc<Waiter>> {
+        let claims = self.iter().map(|waiter| &waiter.claim);
+        let tickets: Vec<_> = claims.filter(|it| which(it)).map(|it| it.ticket).collect();
+        let removed = tickets.into_iter().filter_map(|ticket| self.remove(ticket));
+        removed.collect()
     }
 
     pub(in crate::lock::lane) fn pop_first(&mut self) -> Option<Arc<Waiter>> {
