@@ -205,23 +205,6 @@ impl Engine {
         seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
 
-    /// Reserves a place among the waiters of the manager, and those for permits of the key if it is for one.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Overloaded`](ErrorKind::Overloaded), or [`TooManyWaiters`](ErrorKind::TooManyWaiters) if `limit`
-    /// places for permits are reserved.
-    #[inline]
-    pub(super) fn reserve_queue_seat(
-        &self,
-        key: &LockKey,
-        limit: usize,
-        now: Moment,
-    ) -> Result<Seat, Error> {
-        let seat = self.add_permit_seat(self.reserve_seat(now)?, key, limit);
-        seat.ok_or_else(|| Error::new(ErrorKind::TooManyWaiters))
-    }
-
     /// Adds a place among the waiters for permits of the key, if the acquire with `seat` begins to wait for one. The
     /// lane of any other acquire counts its waiters. Returns `None` if `limit` places are reserved.
     #[inline(always)]

@@ -235,7 +235,10 @@ impl Entry<'_> {
         if lane.seats_taken() >= limit {
             return Err(lane.why_not(now).into_kind(ErrorKind::TooManyWaiters));
         }
-        let seat = engine.reserve_queue_seat(self.key, limit, now);
+        let seat = engine.reserve_seat(now).and_then(|seat| {
+            let seat = engine.add_permit_seat(seat, self.key, limit);
+            seat.ok_or_else(|| Error::new(ErrorKind::TooManyWaiters))
+        });
         // The bound is of the manager, but a later acquire joins this queue.
         let seat = seat.map_err(|full| full.with_retry_after(lane.free_in(now)))?;
         let waiter = Waiter::new(*self.claim, seat);
