@@ -23,6 +23,7 @@ pub(in crate::lock) struct Release {
 
 impl Lane {
     /// Gives a lease to the owner of `claim`.
+    #[inline(always)]
     pub(in crate::lock) fn hold(
         &mut self,
         key: &LockKey,
@@ -101,6 +102,7 @@ impl Lane {
     }
 
     /// Takes the lease that is held, or that is being returned with this report.
+    #[inline(always)]
     pub(in crate::lock::lane) fn take_lease(&mut self) -> (Lease, Option<Report>) {
         match std::mem::take(&mut self.phase) {
             Phase::Held(held_lease) => (held_lease.lease, None),
@@ -110,6 +112,7 @@ impl Lane {
     }
 
     /// Hands a lease without holds off to the first waiter, or begins its return.
+    #[inline(always)]
     pub(in crate::lock::lane) fn pass_on(
         &mut self,
         key: &LockKey,
