@@ -78,7 +78,7 @@
 //! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | answer it | watchdog |
 //! | held | last release otherwise | surrendered | release | releaser |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
-//! | held | the renewal says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
+//! | held | a renewal or the downgrade says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
 //! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
 //! | surrendered, no permit | acquire, the queue is empty, budget left | held | take the lease back | watchdog |
 //! | surrendered, returning | acquire otherwise | | queue; with `no_wait` only as the first | releaser |

@@ -70,7 +70,8 @@ impl Seats {
         }
         let _of_permits = Some(Arc::clone(taken));
         if keys.len() > 2 * self.taken() {
-            keys.retain(|_, taken| Arc::strong_count(taken) > 1);
+            // A loop can outlive its waiters.
+            keys.retain(|_, it| Arc::strong_count(it) > 1 || Arc::strong_count(&it.turns) > 1);
         }
         Some(Seat {
             _of_permits,
@@ -85,7 +86,7 @@ impl Seats {
         taken.map_or(0, |taken| Arc::strong_count(taken) - 1)
     }
 
-    /// Returns the turns to contend for permits of `key`, or `None` without a waiter.
+    /// Returns the turns to contend for permits of `key`, or `None` if it had no waiter for a while.
     pub(in crate::lock) fn turns(&self, key: &LockKey) -> Option<Arc<Semaphore>> {
         let keys = self.of_permits.lock();
         Some(Arc::clone(&keys.get(key.stored())?.turns))
@@ -158,5 +159,29 @@ mod tests {
         drop(first);
         assert_eq!(seats.permit_waiters(&LockKey::new("a")), 0);
         assert_eq!(seats.taken(), 0);
+    }
+
+    #[test]
+    fn turns_of_loops_count_after_their_waiters() {
+        let seats = Seats::new(9);
+        let key = |key: &str| {
+            let owner = NonZeroU64::new(1).expect("not zero");
+            LockKey::new(key).permit_of(Owner::new(Uuid::nil(), owner))
+        };
+        let take = |of: &str| {
+            let seat = seats.take().expect("room");
+            seats.add_permit(seat, &key(of), 9)
+        };
+        drop(take("a"));
+        let turns = seats.turns(&key("a")).expect("its waiter has just left");
+        let turn = turns.try_acquire_owned().expect("free");
+        for number in 0..1_000 {
+            drop(take(&number.to_string()));
+        }
+        drop(take("a"));
+        let turns = seats.turns(&key("a")).expect("its waiter has just left");
+        assert_eq!(turns.available_permits(), AT_A_TIME - 1);
+        drop(turn);
+        assert!(seats.of_permits.lock().len() < 100);
     }
 }
