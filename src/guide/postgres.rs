@@ -84,9 +84,18 @@
 //! | | default | [`relaxed`](crate::backend::postgres::PostgresBackendBuilder::relaxed) |
 //! |---|---|---|
 //! | a crash of the server loses | releases of the last 0.6 s: these locks expire | also grants of the last 0.6 s: another owner can acquire their locks |
-//! | a failover to an asynchronous standby loses | the grants that it had not received | the same |
+//! | a [failover](#a-failover) to an asynchronous standby loses | the grants that it had not received | the same |
 //! | a transaction with the fence | commits only under its lock | commits only under its lock |
 //! | fencing tokens | increase | increase, as far as the server's clock does |
+//!
+//! # A failover
+//!
+//! Name the primary and its standbys in the URL: `postgres://app@one,two/shop?target_session_attrs=read-write`. After the
+//! promotion of a standby, the next connection of a process is to that one. A host that hangs delays it by its
+//! `connect_timeout`, which defaults to 2 s. A connection on which a server rejects writes is replaced.
+//!
+//! With `synchronous_standby_names`, a grant is on the standby before the reply, and a failover to it loses none. The
+//! former primary must have ended before the promotion: locks and fence of a server know nothing of another one.
 //!
 //! # Rights
 //!

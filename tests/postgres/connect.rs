@@ -1,8 +1,10 @@
 //! Servers that do not serve this client.
 
 use std::error::Error;
+use std::net::TcpListener;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tower_lock::{ConnectError, LockManager, PostgresBackend};
 
 use super::support::postgres_server::PostgresServer;
@@ -53,6 +55,10 @@ async fn invalid_settings_are_reported() {
             "url",
         ),
         (
+            PostgresBackend::builder("postgres://one,two,three/shop?port=1,2"),
+            "url",
+        ),
+        (
             PostgresBackend::builder("postgres://localhost").listen("localhost"),
             "listen",
         ),
@@ -87,4 +93,62 @@ async fn full_server_is_unreachable() {
         "{error:?}"
     );
     assert!(text(&error).contains("53300"), "{error:?}");
+}
+
+/// Returns the URL of the first of several servers that accepts writes.
+fn url_of(ports: &[u16]) -> String {
+    PostgresServer::url_of_hosts(ports) + "?target_session_attrs=read-write&connect_timeout=1"
+}
+
+#[tokio::test]
+async fn hung_host_is_passed_over() {
+    let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = PostgresServer::start(&[]).await;
+    let url = url_of(&[hung.local_addr().unwrap().port(), server.port()]);
+    let locks = LockManager::connect(&url).await.unwrap();
+    locks.acquire("one").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn standby_is_passed_over() {
+    let server = PostgresServer::start(&[]).await;
+    let standby = server.start_standby(false).await;
+    let url = url_of(&[standby.port(), server.port()]);
+    let locks = LockManager::connect(&url).await.unwrap();
+    locks.acquire("one").await.unwrap().release().await.unwrap();
+    let error = LockManager::connect(&url_of(&[standby.port()])).await;
+    let error = error.unwrap_err();
+    let is_expected = matches!(error, ConnectError::Unreachable { .. });
+    assert!(is_expected, "{error:?}");
+}
+
+#[tokio::test]
+async fn read_only_server_is_left_for_next_host() {
+    let [first, second] = [
+        PostgresServer::start(&[]).await,
+        PostgresServer::start(&[]).await,
+    ];
+    let url = url_of(&[first.port(), second.port()]);
+    for server in [&first, &second] {
+        server.run(PostgresBackend::MIGRATION).await;
+    }
+    let locks = LockManager::connect(&url).await.unwrap();
+    locks.acquire("one").await.unwrap().release().await.unwrap();
+    first
+        .run("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await;
+    first.run("SELECT pg_reload_conf()").await;
+    let begun = Instant::now();
+    let count = "SELECT count(*) FROM tower_lock.lease";
+    loop {
+        let guard = locks.acquire("two").wait(Duration::from_secs(10)).await;
+        let guard = guard.unwrap();
+        let row = second.client().await.query_one(count, &[]).await.unwrap();
+        guard.release().await.unwrap();
+        if row.get::<_, i64>(0) == 1 {
+            return;
+        }
+        // The sessions read the setting shortly after.
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
 }

@@ -1,5 +1,6 @@
 //! A PostgreSQL server of the test, on a free port and in a temporary folder. It ends when dropped.
 
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::process::{Process, free_port, log};
 const SUPERUSER: &str = "postgres";
 /// A password costs an unoptimized client a tenth of a second, so the superuser has none.
 const RULES: &str =
-    "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+    "host all,replication postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
 const NOBODY: u32 = 65534;
 
 /// A running server. Its programs are in the newest folder of Debian's packages, or in the one that the variable
@@ -25,9 +26,43 @@ const NOBODY: u32 = 65534;
 pub(crate) struct PostgresServer {
     process: Process,
     port: u16,
+    disk: Option<Disk>,
     dir: TempDir,
     options: Vec<String>,
     clock: Option<Preloaded>,
+}
+
+/// A file system of its own, in memory. The log of changes is elsewhere.
+struct Disk(PathBuf);
+
+impl Disk {
+    const SIZE: u64 = 64 << 20;
+
+    /// Mounts it as root, or by `sudo` without a password.
+    fn mount(path: PathBuf) -> Self {
+        std::fs::create_dir(&path).expect("a folder");
+        let owner = user(&path);
+        let options = format!("size={},mode=0700,uid={owner}", Self::SIZE);
+        as_root(&["mount", "-t", "tmpfs", "-o", &options, "tmpfs"], &path);
+        Self(path)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        as_root(&["umount", "-l"], &self.0);
+    }
+}
+
+fn as_root(command: &[&str], path: &Path) {
+    let mut all = Command::new("sudo");
+    all.arg("-n").args(command);
+    if std::fs::metadata("/proc/self").expect("a process").uid() == 0 {
+        all = Command::new(command[0]);
+        all.args(&command[1..]);
+    }
+    let status = all.arg(path).status().expect("it runs");
+    assert!(status.success(), "root runs {command:?}");
 }
 
 fn programs() -> PathBuf {
@@ -62,12 +97,31 @@ fn command(program: &str, dir: &Path) -> Command {
 impl PostgresServer {
     /// Starts with settings, such as `["autovacuum=off"]`.
     pub(crate) async fn start(settings: &[&str]) -> Self {
-        Self::launched(settings, &[], None).await
+        Self::launched(settings, &[], None, false).await
+    }
+
+    /// Starts on a small file system of its own.
+    pub(crate) async fn start_on_small_disk(settings: &[&str]) -> Self {
+        Self::launched(settings, &[], None, true).await
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.disk.as_ref().expect("a small disk").0.join("filler")
+    }
+
+    /// Leaves no space on the disk of the server.
+    pub(crate) fn fill_disk(&self) {
+        let mut file = std::fs::File::create(self.filler()).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    pub(crate) fn free_disk(&self) {
+        std::fs::remove_file(self.filler()).expect("a file");
     }
 
     /// Starts with a wall clock of its own.
     pub(crate) async fn start_with_clock() -> Self {
-        Self::launched(&[], &[], Some(Preloaded::build("stepped", 0))).await
+        Self::launched(&[], &[], Some(Preloaded::build("stepped", 0)), false).await
     }
 
     /// Sets the wall clock ahead of the machine's by so many milliseconds.
@@ -78,12 +132,20 @@ impl PostgresServer {
 
     /// Starts with files in its folder of data, which only the server can read.
     pub(crate) async fn start_with_files(settings: &[&str], files: &[(&str, &str)]) -> Self {
-        Self::launched(settings, files, None).await
+        Self::launched(settings, files, None, false).await
     }
 
-    async fn launched(settings: &[&str], files: &[(&str, &str)], clock: Option<Preloaded>) -> Self {
+    async fn launched(
+        settings: &[&str],
+        files: &[(&str, &str)],
+        clock: Option<Preloaded>,
+        is_small: bool,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the server");
+        let disk = is_small.then(|| Disk::mount(dir.path().join("data")));
         let created = command("initdb", dir.path())
+            // Without space for its log, a server ends.
+            .args(is_small.then(|| format!("--waldir={}", dir.path().join("wal").display())))
             .args(["-D", "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"])
             .args(["--locale=C", "--no-sync"])
             .output()
@@ -106,6 +168,7 @@ impl PostgresServer {
         let mut server = Self {
             process,
             port,
+            disk,
             dir,
             options,
             clock,
@@ -124,6 +187,75 @@ impl PostgresServer {
             assert!(start.elapsed() < PATIENCE, "{}", log(self.dir.path()));
             sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Starts a standby of the server, which has received all of its changes. If it is `synchronous`, a durable commit
+    /// waits for it from now on.
+    pub(crate) async fn start_standby(&self, synchronous: bool) -> Self {
+        let dir = tempfile::tempdir().expect("a folder for the server");
+        let source = format!("host=127.0.0.1 port={} user={SUPERUSER}", self.port);
+        let copied = command("pg_basebackup", dir.path())
+            .args(["-D", "data", "-d", &source, "-X", "stream", "-c", "fast"])
+            .args(["-R", "--no-sync"])
+            .output()
+            .expect("pg_basebackup runs");
+        let errors = String::from_utf8_lossy(&copied.stderr);
+        assert!(copied.status.success(), "{errors}");
+        let port = free_port();
+        let process = launch(dir.path(), port, &self.options, None);
+        let mut standby = Self {
+            process,
+            port,
+            disk: None,
+            dir,
+            options: self.options.clone(),
+            clock: None,
+        };
+        standby.ready().await;
+        let mut expected = "async";
+        if synchronous {
+            expected = "sync";
+            self.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                .await;
+            self.run("SELECT pg_reload_conf()").await;
+        }
+        let state = "SELECT EXISTS (SELECT FROM pg_stat_replication
+            WHERE state = 'streaming' AND sync_state = $1 AND replay_lsn >= sent_lsn)";
+        let client = self.client().await;
+        let start = Instant::now();
+        loop {
+            let row = client.query_one(state, &[&expected]).await.expect("a row");
+            if row.get(0) {
+                return standby;
+            }
+            assert!(start.elapsed() < PATIENCE, "{}", log(standby.dir.path()));
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Returns the processes that send changes to standbys.
+    pub(crate) async fn senders(&self) -> Vec<i32> {
+        let client = self.client().await;
+        let rows = client
+            .query("SELECT pid FROM pg_stat_replication", &[])
+            .await;
+        let rows = rows.expect("rows");
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Makes a standby accept writes.
+    pub(crate) async fn promote(&self) {
+        let promoted = tokio::process::Command::from(command("pg_ctl", self.dir.path()))
+            .args(["promote", "-w", "-D", "data"])
+            .output();
+        let promoted = promoted.await.expect("pg_ctl runs");
+        let output = String::from_utf8_lossy(&promoted.stdout);
+        assert!(promoted.status.success(), "{output}");
+    }
+
+    /// Kills the server and all sessions, for good.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill_all();
     }
 
     /// Kills the server and starts it again.
@@ -177,7 +309,14 @@ impl PostgresServer {
 
     /// Returns the URL of the superuser behind a proxy.
     pub(crate) fn url_at(&self, port: u16) -> String {
-        format!("postgres://{SUPERUSER}:none@127.0.0.1:{port}/postgres")
+        Self::url_of_hosts(&[port])
+    }
+
+    /// Returns the URL of the superuser at one of several servers or proxies.
+    pub(crate) fn url_of_hosts(ports: &[u16]) -> String {
+        let hosts = ports.iter().map(|port| format!("127.0.0.1:{port}"));
+        let hosts = hosts.collect::<Vec<_>>().join(",");
+        format!("postgres://{SUPERUSER}:none@{hosts}/postgres")
     }
 
     async fn try_connect(&self, database: &str) -> Option<Client> {

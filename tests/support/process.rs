@@ -85,18 +85,28 @@ impl Process {
         self.0.wait().expect("it has ended");
     }
 
+    /// Kills the process and its children, even if they are stopped, unless it has ended.
+    pub(crate) fn kill_all(&mut self) {
+        if self.has_ended() {
+            return;
+        }
+        // Then it has no new ones.
+        self.signal("-STOP");
+        let children = self.children();
+        self.kill();
+        signal_each("-KILL", &children);
+    }
+
     /// Signals the process and then its children.
     pub(crate) fn signal_all(&self, signal: &str) {
-        let id = self.0.id();
         self.signal(signal);
+        signal_each(signal, &self.children());
+    }
+
+    fn children(&self) -> String {
+        let id = self.0.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-        let children = children.expect("a process");
-        // Some may have ended.
-        let output = Command::new("kill")
-            .arg(signal)
-            .args(children.split_whitespace())
-            .output();
-        drop(output.expect("`kill` runs"));
+        children.expect("a process")
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -106,6 +116,15 @@ impl Process {
             .expect("`kill` runs");
         assert!(status.success(), "the process takes {signal}");
     }
+}
+
+fn signal_each(signal: &str, processes: &str) {
+    // Some may have ended.
+    let output = Command::new("kill")
+        .arg(signal)
+        .args(processes.split_whitespace())
+        .output();
+    drop(output.expect("`kill` runs"));
 }
 
 impl Drop for Process {

@@ -70,8 +70,9 @@ impl PostgresBackend {
     /// Creates a builder for a backend at `url`, as in
     /// `postgres://user:password@host:5432/database?sslmode=require`.
     ///
-    /// The URL takes the parameters of `libpq` that tokio-postgres supports. The `connect_timeout` of a host defaults to
-    /// 2 s. A connection uses TLS only with
+    /// The URL takes the parameters of `libpq` that tokio-postgres supports. It can name several hosts, as in
+    /// `postgres://app@one,two/shop?target_session_attrs=read-write`: each connection is to the first one that accepts
+    /// writes. The `connect_timeout` of a host, log-in included, defaults to 2 s. A connection uses TLS only with
     /// `sslmode=require` (feature `postgres-tls`). The certificate of the server must then be valid for its host, and come from a
     /// public authority or one that `PostgresBackendBuilder::ca_certificate` names.
     ///

@@ -100,6 +100,11 @@ pub(super) fn is_unprepared(error: &BackendError) -> bool {
     has_code(error, UNPREPARED)
 }
 
+/// Returns `true` for a server that accepts no writes, as a standby, whose queue is not readable either.
+pub(super) fn is_read_only(error: &BackendError) -> bool {
+    has_code(error, "25006") || has_code(error, "0A000")
+}
+
 fn has_code(error: &BackendError, expected: &str) -> bool {
     let cause = error.source().and_then(|it| it.downcast_ref());
     matches!(cause, Some(Cause::Server { code, .. }) if code == expected)

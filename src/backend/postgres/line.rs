@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
 
-use super::error::{Cause, is_late, is_unprepared, of_command};
+use super::error::{Cause, is_late, is_read_only, is_unprepared, of_command};
 use super::single::Single;
 use super::source::{Connected, Source};
 use crate::backend::BackendError;
@@ -214,7 +214,8 @@ impl Session {
             Ok(Err(error)) => {
                 let is_closed = error.is_closed();
                 let error = of_command(error);
-                if is_closed || is_late(&error) {
+                // A new connection may lead to the primary.
+                if is_closed || is_late(&error) || is_read_only(&error) {
                     self.retire();
                 }
                 Err(error)

@@ -249,7 +249,7 @@ impl Task {
         let channel = self.channel.clone();
         let limit = server.connect_limit();
         Some(Box::pin(in_background(limit, async move {
-            let (client, messages) = server.listen().await.map_err(of_connect)?;
+            let (client, messages) = server.listen().await?;
             let listen = format!("LISTEN {channel}");
             client.batch_execute(&listen).await.map_err(of_connect)?;
             Ok(Link {

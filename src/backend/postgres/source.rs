@@ -12,12 +12,13 @@ use rustls::RootCertStore;
 #[cfg(feature = "postgres-tls")]
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls};
 
 use super::error::{Cause, of_connect};
 use crate::ConfigError;
 use crate::backend::{BackendError, BackendErrorKind};
+use crate::jitter::up_to;
 use crate::task::{Background, timeout};
 
 /// The timeout for opening a connection to one host, unless the URL contains another one.
@@ -36,7 +37,8 @@ pub(super) enum Source {
 /// A server, and how to connect to it.
 #[derive(Clone)]
 pub(super) struct Server {
-    config: Config,
+    /// The settings for each host, in the order of the URL.
+    configs: Vec<Config>,
     #[cfg(feature = "postgres-tls")]
     tls: Option<tokio_postgres_rustls::MakeRustlsConnect>,
 }
@@ -87,8 +89,9 @@ impl Server {
                 "`sslmode=require` needs the feature `postgres-tls`",
             ));
         }
+        let configs = each_host(&config).ok_or_else(|| invalid("hosts and ports do not match"))?;
         Ok(Self {
-            config,
+            configs,
             #[cfg(feature = "postgres-tls")]
             tls: uses_tls.then(|| tls(public_authorities())),
         })
@@ -104,43 +107,53 @@ impl Server {
 
     /// Returns the timeout of a dial, which tries all hosts.
     pub(super) fn connect_limit(&self) -> Duration {
-        let timeout = self.config.get_connect_timeout();
-        let hosts = self.config.get_hosts().len().max(1);
-        let hosts = u32::try_from(hosts).unwrap_or(u32::MAX);
-        timeout.map_or(CONNECT_TIMEOUT, |it| it.saturating_mul(hosts))
+        self.configs.iter().map(host_limit).sum()
     }
 
-    /// Returns host and port, or the path of the socket.
+    /// Returns the hosts and ports, or the paths of the sockets.
     pub(super) fn address(&self) -> String {
-        let port = self.config.get_ports().first().copied().unwrap_or(5432);
-        match self.config.get_hosts().first() {
-            Some(Host::Tcp(host)) => format!("{host}:{port}"),
-            #[cfg(unix)]
-            Some(Host::Unix(path)) => format!("{}:{port}", path.display()),
-            None => (self.config.get_hostaddrs().first())
-                .map_or(String::new(), |it| format!("{it}:{port}")),
-        }
+        let each: Vec<_> = self.configs.iter().map(address).collect();
+        each.join(",")
     }
 
-    async fn connect(&self) -> Result<(Client, Messages), Error> {
+    /// Connects to the first host that accepts. One that hangs takes no time of the next.
+    async fn connect(&self) -> Result<(Client, Messages), BackendError> {
+        let mut order: Vec<_> = self.configs.iter().collect();
+        if self.configs[0].get_load_balance_hosts() == LoadBalanceHosts::Random {
+            order.sort_by_cached_key(|_| up_to(CONNECT_TIMEOUT));
+        }
+        let mut outcome = Err(unavailable(Cause::NoConnection));
+        for config in order {
+            outcome = match timeout(host_limit(config), self.connect_to(config)).await {
+                Ok(connected) => connected.map_err(of_connect),
+                Err(_) => Err(unavailable(Cause::NoConnection)),
+            };
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn connect_to(&self, config: &Config) -> Result<(Client, Messages), Error> {
         #[cfg(feature = "postgres-tls")]
         if let Some(tls) = &self.tls {
-            let (client, mut connection) = self.config.connect(tls.clone()).await?;
+            let (client, mut connection) = config.connect(tls.clone()).await?;
             let messages = poll_fn(move |cx| connection.poll_message(cx));
             return Ok((client, Box::pin(messages)));
         }
-        let (client, mut connection) = self.config.connect(NoTls).await?;
+        let (client, mut connection) = config.connect(NoTls).await?;
         let messages = poll_fn(move |cx| connection.poll_message(cx));
         Ok((client, Box::pin(messages)))
     }
 
     /// Opens a connection, which a task drives.
-    async fn open(&self) -> Result<Client, Error> {
+    async fn open(&self) -> Result<Client, BackendError> {
         Ok(self.listen().await?.0)
     }
 
     /// Opens a connection, and returns the texts of its notifications. They end with the connection.
-    pub(super) async fn listen(&self) -> Result<(Client, UnboundedReceiver<String>), Error> {
+    pub(super) async fn listen(&self) -> Result<(Client, UnboundedReceiver<String>), BackendError> {
         let (client, mut messages) = self.connect().await?;
         let (texts, received) = unbounded_channel();
         Background.spawn(async move {
@@ -152,6 +165,82 @@ impl Server {
             }
         });
         Ok((client, received))
+    }
+}
+
+/// Returns one configuration for each host, or `None` if their number is not that of the addresses or ports.
+fn each_host(config: &Config) -> Option<Vec<Config>> {
+    let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
+    let (count, ports) = (hosts.len().max(addresses.len()), config.get_ports());
+    let fits = |n: usize, least: usize| n <= least || n == count;
+    if !fits(hosts.len(), 0) || !fits(addresses.len(), 0) || !fits(ports.len(), 1) {
+        return None;
+    }
+    let one = |index| {
+        let mut one = without_hosts(config);
+        match hosts.get(index) {
+            Some(Host::Tcp(host)) => drop(one.host(host)),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => drop(one.host_path(path)),
+            None => {}
+        }
+        if let Some(address) = addresses.get(index) {
+            one.hostaddr(*address);
+        }
+        if let Some(port) = ports.get(index).or(ports.first()) {
+            one.port(*port);
+        }
+        one
+    };
+    Some((0..count).map(one).collect())
+}
+
+/// The type cannot remove hosts, so this copies all other settings.
+fn without_hosts(config: &Config) -> Config {
+    let mut copy = Config::new();
+    config.get_user().map(|it| copy.user(it));
+    config.get_password().map(|it| copy.password(it));
+    config.get_dbname().map(|it| copy.dbname(it));
+    config.get_options().map(|it| copy.options(it));
+    config
+        .get_application_name()
+        .map(|it| copy.application_name(it));
+    config
+        .get_connect_timeout()
+        .map(|it| copy.connect_timeout(*it));
+    config
+        .get_tcp_user_timeout()
+        .map(|it| copy.tcp_user_timeout(*it));
+    config
+        .get_keepalives_interval()
+        .map(|it| copy.keepalives_interval(it));
+    config
+        .get_keepalives_retries()
+        .map(|it| copy.keepalives_retries(it));
+    copy.keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .channel_binding(config.get_channel_binding())
+        .target_session_attrs(config.get_target_session_attrs())
+        .load_balance_hosts(config.get_load_balance_hosts());
+    copy
+}
+
+fn host_limit(config: &Config) -> Duration {
+    config
+        .get_connect_timeout()
+        .copied()
+        .unwrap_or(CONNECT_TIMEOUT)
+}
+
+fn address(config: &Config) -> String {
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => format!("{host}:{port}"),
+        #[cfg(unix)]
+        Some(Host::Unix(path)) => format!("{}:{port}", path.display()),
+        None => (config.get_hostaddrs().first()).map_or(String::new(), |it| format!("{it}:{port}")),
     }
 }
 
@@ -215,7 +304,7 @@ impl Source {
         };
         in_background(limit, async move {
             match source {
-                Self::Url(server) => server.open().await.map(Connected::Own).map_err(of_connect),
+                Self::Url(server) => server.open().await.map(Connected::Own),
                 Self::Pool(pool) => match pool.get().await {
                     Ok(client) => Ok(Connected::Pooled(Object::take(client))),
                     Err(PoolError::Backend(error)) => Err(of_connect(error)),
