@@ -8,9 +8,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Client, Error, NoTls};
 use tower_lock::backend::postgres::PostgresBackendBuilder;
-use tower_lock::{LockGuard, LockManager, PostgresBackend};
+use tower_lock::{LockManager, PostgresBackend};
 
 use crate::load::{millis, random};
+use crate::old_process::OldProcess;
 use crate::run::Run;
 use crate::support::engine::{MS, SECOND};
 use crate::support::postgres_server::PostgresServer;
@@ -27,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Each row is what one owner read, plus one. Two owners that overlap commit the same number.
 const TABLE: &str = "CREATE TABLE entry (key text NOT NULL, n int NOT NULL, token bigint NOT NULL)";
 
+/// The statement of [`tower_lock::Held::fence`], which processes of version 1 send as well.
+const FENCE: &str = "SELECT tower_lock.fence($1::text[], $2::bigint[])";
+
 /// The proxies of one process.
 pub(crate) struct Gate {
     pub(crate) locks: Proxy,
@@ -38,10 +42,41 @@ pub(crate) struct Gate {
 struct Seen {
     over: AtomicBool,
     /// The commits that a client saw confirmed.
-    confirmed: Mutex<Vec<(String, i32)>>,
+    confirmed: Mutex<Vec<(String, i32, i64)>>,
     stale: AtomicU64,
     failed: AtomicU64,
     unlocked: AtomicU64,
+    /// The commits of processes of version 1.
+    old: AtomicU64,
+    /// The highest token of a grant of each key.
+    tokens: Mutex<[i64; KEYS as usize]>,
+    /// The grants with a token that is not higher than that of a grant from before their attempt.
+    decreased: Mutex<Vec<String>>,
+}
+
+impl Seen {
+    fn confirm(&self, commit: (String, i32, i64)) {
+        let confirmed = self.confirmed.lock();
+        let mut confirmed = confirmed.unwrap_or_else(PoisonError::into_inner);
+        confirmed.push(commit);
+    }
+
+    fn token(&self, key: u64) -> i64 {
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens[usize::try_from(key).unwrap()]
+    }
+
+    /// `before`: the highest token at the attempt.
+    fn granted(&self, key: u64, token: i64, before: i64) {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let highest = &mut tokens[usize::try_from(key).unwrap()];
+        *highest = token.max(*highest);
+        if token <= before {
+            let decreased = self.decreased.lock();
+            let mut decreased = decreased.unwrap_or_else(PoisonError::into_inner);
+            decreased.push(format!("{}: token {token} after {before}", name(key)));
+        }
+    }
 }
 
 /// The processes under load, and their server.
@@ -49,42 +84,64 @@ pub(crate) struct Fenced {
     pub(crate) server: PostgresServer,
     pub(crate) gates: Vec<Gate>,
     pub(crate) managers: Vec<LockManager>,
+    /// The standby, whose connections have no proxies.
+    standby: Option<PostgresServer>,
+    /// The primary before the promotion, which may hang.
+    former: Option<PostgresServer>,
+    /// The longest time until a connection leads to the standby.
+    pub(crate) dial: Duration,
+    /// Whether commits that clients saw confirmed may be gone.
+    pub(crate) loses_commits: bool,
     lease: Duration,
     seen: Arc<Seen>,
     workers: Vec<JoinHandle<()>>,
 }
 
-async fn connect(url: &str) -> Result<Client, Error> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(client)
+/// Connects to the first server that accepts writes.
+async fn connect(urls: &[String]) -> Option<Client> {
+    for url in urls {
+        let url = format!("{url}?target_session_attrs=read-write");
+        let connected = timeout(SECOND, tokio_postgres::connect(&url, NoTls)).await;
+        if let Ok(Ok((client, connection))) = connected {
+            tokio::spawn(async move { drop(connection.await) });
+            return Some(client);
+        }
+    }
+    None
 }
 
 impl Fenced {
     /// Starts the load. `durable`: grants are on disk before their reply.
     pub(crate) async fn start(run: &Run, server: PostgresServer, durable: bool) -> Self {
-        let settings = |builder: PostgresBackendBuilder| match durable {
-            true => builder,
-            false => builder.relaxed(),
-        };
-        Self::start_by(run, server, |gate, server| {
-            let url = server.url_at(gate.locks.port());
-            settings(PostgresBackend::builder(url))
-        })
-        .await
+        Self::start_by(run, server, None, settings(durable)).await
+    }
+
+    /// Starts the load, whose URLs name a standby as well.
+    pub(crate) async fn start_with_standby(
+        run: &Run,
+        server: PostgresServer,
+        standby: PostgresServer,
+        durable: bool,
+    ) -> Self {
+        Self::start_by(run, server, Some(standby), settings(durable)).await
     }
 
     /// Starts the load over the backends that a function builds.
     pub(crate) async fn start_by(
         run: &Run,
         server: PostgresServer,
-        builder: impl Fn(&Gate, &PostgresServer) -> PostgresBackendBuilder,
+        standby: Option<PostgresServer>,
+        builder: impl Fn(String) -> PostgresBackendBuilder,
     ) -> Self {
         server.run(TABLE).await;
         let mut fenced = Self {
             server,
             gates: Vec::new(),
             managers: Vec::new(),
+            standby,
+            former: None,
+            dial: Duration::ZERO,
+            loses_commits: false,
             lease: run.row.lease,
             seen: Arc::default(),
             workers: Vec::new(),
@@ -96,13 +153,13 @@ impl Fenced {
                 notifications: Proxy::start(port).await,
                 data: Proxy::start(port).await,
             };
-            let listen = fenced.server.url_at(gate.notifications.port());
-            let backend = builder(&gate, &fenced.server).listen(listen).connect();
+            let listen = fenced.url_at(&gate.notifications);
+            let backend = builder(fenced.url_at(&gate.locks)).listen(listen).connect();
             let locks = fenced.manage(backend.await.expect("the server is there"));
             for _ in 0..WORKERS {
                 let work = Worker {
                     locks: locks.clone(),
-                    url: fenced.server.url_at(gate.data.port()),
+                    urls: fenced.urls_at(&gate.data),
                     seen: Arc::clone(&fenced.seen),
                     client: None,
                 };
@@ -121,7 +178,63 @@ impl Fenced {
         locks
     }
 
-    fn confirmed(&self) -> Vec<(String, i32)> {
+    fn ports_at(&self, proxy: &Proxy) -> impl Iterator<Item = u16> {
+        let standby = self.standby.as_ref().map(PostgresServer::port);
+        [proxy.port()].into_iter().chain(standby)
+    }
+
+    /// Adds a process that calls the functions of version 1.
+    pub(crate) fn add_old_process(&mut self) {
+        let (url, seen) = (self.server.url(), Arc::clone(&self.seen));
+        self.workers.push(tokio::spawn(async move {
+            let mut process = OldProcess::start(&url).await;
+            let mut client = connect(&[url]).await.expect("the server is there");
+            while !seen.over.load(Ordering::SeqCst) {
+                let number = random(KEYS);
+                let (key, before) = (name(number), seen.token(number));
+                let Some(token) = process.acquire(&key).await else {
+                    seen.unlocked.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                };
+                seen.granted(number, token, before);
+                let n = transact(&mut client, &key, token)
+                    .await
+                    .expect("it is held");
+                seen.old.fetch_add(1, Ordering::SeqCst);
+                seen.confirm((key.clone(), n, token));
+                process.release(&key).await;
+                sleep(millis(0..20)).await;
+            }
+        }));
+    }
+
+    /// Returns the number of commits of processes of version 1, and of all.
+    pub(crate) fn commits(&self) -> (u64, u64) {
+        let all = self.confirmed().len() as u64;
+        (self.seen.old.load(Ordering::SeqCst), all)
+    }
+
+    /// Returns the URL of each server.
+    fn urls_at(&self, proxy: &Proxy) -> Vec<String> {
+        let ports = self.ports_at(proxy);
+        ports.map(|port| self.server.url_at(port)).collect()
+    }
+
+    fn url_at(&self, proxy: &Proxy) -> String {
+        let ports: Vec<_> = self.ports_at(proxy).collect();
+        PostgresServer::url_of_hosts(&ports) + "?target_session_attrs=read-write"
+    }
+
+    /// Promotes the standby after a fault of the server, which it replaces.
+    pub(crate) async fn fail_over(&mut self, fault: impl AsyncFn(&mut PostgresServer)) {
+        let standby = self.standby.take().expect("a standby");
+        let mut former = std::mem::replace(&mut self.server, standby);
+        fault(&mut former).await;
+        self.server.promote().await;
+        self.former = Some(former);
+    }
+
+    fn confirmed(&self) -> Vec<(String, i32, i64)> {
         let confirmed = self.seen.confirmed.lock();
         confirmed.unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -131,12 +244,12 @@ impl Fenced {
         let begun = Instant::now();
         let before = self.confirmed().len();
         // A transaction may run into its timeout, a lease may have to expire, and a waiter attempts once a second.
-        let limit = PATIENCE + self.lease + 2 * SECOND;
+        let limit = PATIENCE + self.lease + 2 * SECOND + self.dial;
         loop {
             let confirmed = self.confirmed();
             let has_one = |key: u64| {
                 let mut new = confirmed[before..].iter();
-                new.any(|(it, _)| *it == name(key))
+                new.any(|(it, ..)| *it == name(key))
             };
             let took = begun.elapsed();
             if (0..KEYS).all(has_one) {
@@ -155,6 +268,9 @@ impl Fenced {
     /// Ends the load after its recovery, and judges the rows.
     pub(crate) async fn finish(mut self, run: &mut Run) {
         let took = self.recovers(run, "fault").await;
+        if let Some(mut former) = self.former.take() {
+            former.kill();
+        }
         self.seen.over.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             let ended = timeout(10 * SECOND, worker).await;
@@ -184,14 +300,18 @@ impl Fenced {
                 .expect(in_order, "I4", || format!("{key}: tokens decrease"));
         }
         let confirmed = self.confirmed();
-        let is_there = |(key, n): &(String, i32)| rows.iter().any(|it| it.0 == *key && it.1 == *n);
+        let gone = confirmed.iter().filter(|it| !rows.contains(it)).count();
         run.referee
-            .expect(confirmed.iter().all(is_there), "durability", || {
-                "a confirmed commit is gone".to_owned()
+            .expect(gone == 0 || self.loses_commits, "durability", || {
+                format!("{gone} confirmed commits are gone")
             });
+        let decreased = self.seen.decreased.lock();
+        for grant in &*decreased.unwrap_or_else(PoisonError::into_inner) {
+            run.referee.violation("I4", grant.clone());
+        }
         let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         run.evidence(format!(
-            "{} rows, {} confirmed, {} stale, {} failed, {} without a lock, recovered in {took:.0?}",
+            "{} rows, {} confirmed, {gone} of them gone, {} stale, {} failed, {} without a lock, recovered in {took:.0?}",
             rows.len(),
             confirmed.len(),
             count(&self.seen.stale),
@@ -222,13 +342,20 @@ impl Fenced {
     }
 }
 
+fn settings(durable: bool) -> impl Fn(String) -> PostgresBackendBuilder {
+    move |url| {
+        let builder = PostgresBackend::builder(url);
+        if durable { builder } else { builder.relaxed() }
+    }
+}
+
 fn name(key: u64) -> String {
     format!("account:{key}")
 }
 
 struct Worker {
     locks: LockManager,
-    url: String,
+    urls: Vec<String>,
     seen: Arc<Seen>,
     client: Option<Client>,
 }
@@ -236,7 +363,9 @@ struct Worker {
 impl Worker {
     async fn run(mut self) {
         while !self.seen.over.load(Ordering::SeqCst) {
-            let key = name(random(KEYS));
+            let number = random(KEYS);
+            let key = name(number);
+            let before = self.seen.token(number);
             let acquire = self.locks.acquire(&*key).wait(2 * SECOND);
             let is_slow = random(6) == 0;
             let acquire = match is_slow {
@@ -248,17 +377,24 @@ impl Worker {
                 sleep(10 * MS).await;
                 continue;
             };
+            let token = guard.fencing_token().get();
+            self.seen.granted(number, token, before);
             if is_slow {
                 sleep(millis(100..600)).await;
             }
             // The loss of the lock does not stop the owner: the fence has to.
-            match timeout(PATIENCE, self.transact(&key, &guard)).await {
-                Ok(Ok(n)) => {
-                    let confirmed = self.seen.confirmed.lock();
-                    let mut confirmed = confirmed.unwrap_or_else(PoisonError::into_inner);
-                    confirmed.push((key, n));
+            if self.client.is_none() {
+                self.client = connect(&self.urls).await;
+            }
+            let transaction = async {
+                let client = self.client.as_mut()?;
+                Some(transact(client, &key, token).await)
+            };
+            match timeout(PATIENCE, transaction).await {
+                Ok(Some(Ok(n))) => {
+                    self.seen.confirm((key, n, token));
                 }
-                Ok(Err(error)) if error.code().is_some_and(|it| it.code() == "TL001") => {
+                Ok(Some(Err(error))) if error.code().is_some_and(|it| it.code() == "TL001") => {
                     self.seen.stale.fetch_add(1, Ordering::SeqCst);
                 }
                 _ => {
@@ -270,23 +406,21 @@ impl Worker {
             drop(guard.release().await);
         }
     }
+}
 
-    async fn transact(&mut self, key: &str, guard: &LockGuard) -> Result<i32, Error> {
-        let client = match &mut self.client {
-            Some(client) => client,
-            none => none.insert(connect(&self.url).await?),
-        };
-        let transaction = client.transaction().await?;
-        let (fence, keys, tokens) = guard.fence();
-        transaction.execute(fence, &[&keys, &tokens]).await?;
-        let read = "SELECT coalesce(max(n), 0) FROM entry WHERE key = $1";
-        let last: i32 = transaction.query_one(read, &[&key]).await?.get(0);
-        sleep(millis(1..15)).await;
-        let write = "INSERT INTO entry VALUES ($1, $2, $3)";
-        transaction
-            .execute(write, &[&key, &(last + 1), &tokens[0]])
-            .await?;
-        transaction.commit().await?;
-        Ok(last + 1)
-    }
+/// Commits a row under the fence of a grant. Returns its number.
+async fn transact(client: &mut Client, key: &str, token: i64) -> Result<i32, Error> {
+    let transaction = client.transaction().await?;
+    transaction
+        .execute(FENCE, &[&[key].as_slice(), &[token].as_slice()])
+        .await?;
+    let read = "SELECT coalesce(max(n), 0) FROM entry WHERE key = $1";
+    let last: i32 = transaction.query_one(read, &[&key]).await?.get(0);
+    sleep(millis(1..15)).await;
+    let write = "INSERT INTO entry VALUES ($1, $2, $3)";
+    transaction
+        .execute(write, &[&key, &(last + 1), &token])
+        .await?;
+    transaction.commit().await?;
+    Ok(last + 1)
 }

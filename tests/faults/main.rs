@@ -10,6 +10,7 @@ mod fenced;
 mod how;
 mod line;
 mod load;
+mod old_process;
 mod referee;
 mod rows;
 mod run;

@@ -1,5 +1,6 @@
 //! Faults of PostgreSQL and of the connections to it. The committed rows of fenced transactions judge them.
 
+use std::cell::Cell;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,14 +8,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use deadpool_postgres::{Manager, Pool};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::NoTls;
-use tower_lock::PostgresBackend;
+use tower_lock::{LockGuard, PostgresBackend};
 
 use super::Row;
 use crate::fenced::Fenced;
 use crate::load::{millis, random};
+use crate::old_process::OLD;
 use crate::run::Run;
 use crate::store::Topology::Own;
 use crate::support::engine::{MS, SECOND};
+use crate::support::errors::chain;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::proxy::Swallow;
 
@@ -63,6 +66,22 @@ pub(super) fn rows() -> Vec<Row> {
         row("postgres: notifications lost and doubled", |run| {
             Box::pin(under(run, true, notifications))
         }),
+        row("postgres: standby promoted, durable grants", |run| {
+            Box::pin(promoted(run, true, killed_for_good))
+        }),
+        row("postgres: standby promoted, relaxed grants", |run| {
+            Box::pin(promoted(run, false, killed_for_good))
+        }),
+        row("postgres: standby promoted, primary hangs", |run| {
+            Box::pin(promoted(run, true, hangs))
+        }),
+        row("postgres: synchronous standby promoted", |run| {
+            Box::pin(promoted_synchronous(run))
+        }),
+        row("postgres: processes of versions 1 and 2", |run| {
+            Box::pin(two_versions(run))
+        }),
+        row("postgres: disk full", |run| Box::pin(disk_full(run))),
         row("postgres: old and new migrations", |run| {
             Box::pin(under(run, true, migrations))
         }),
@@ -131,12 +150,105 @@ async fn cut(_: &Run, fenced: &mut Fenced) -> String {
     format!("{count} cuts")
 }
 
+/// The standby may lack the last commits of the primary.
+async fn promoted(run: &mut Run, durable: bool, fault: impl AsyncFn(&mut PostgresServer)) {
+    let (server, standby) = pair(false).await;
+    let mut fenced = Fenced::start_with_standby(run, server, standby, durable).await;
+    fenced.loses_commits = true;
+    // A reply that does not arrive, and a host that hangs.
+    fenced.dial = 3 * SECOND;
+    let held = fail_over(&mut fenced, fault).await;
+    let lost = lost(&fenced.server, &held).await;
+    run.evidence(format!("{lost} of {} grants lost", held.len()));
+    drop(held);
+    fenced.recovers(run, "promotion").await;
+    sleep(millis(300..900)).await;
+    fenced.finish(run).await;
+}
+
+async fn promoted_synchronous(run: &mut Run) {
+    let (server, standby) = pair(true).await;
+    let mut fenced = Fenced::start_with_standby(run, server, standby, true).await;
+    let held = fail_over(&mut fenced, killed_for_good).await;
+    let lost = lost(&fenced.server, &held).await;
+    run.referee.expect(lost == 0, "durability", || {
+        format!("{lost} of {} grants lost", held.len())
+    });
+    run.proof(!held.is_empty(), format!("{} grants kept", held.len()));
+    drop(held);
+    fenced.recovers(run, "promotion").await;
+    sleep(millis(300..900)).await;
+    fenced.finish(run).await;
+}
+
+async fn pair(synchronous: bool) -> (PostgresServer, PostgresServer) {
+    let server = PostgresServer::start(&[]).await;
+    let standby = server.start_standby(synchronous).await;
+    (server, standby)
+}
+
+/// The standby does not receive the last changes.
+async fn killed_for_good(server: &mut PostgresServer) {
+    sleep(millis(100..400)).await;
+    for sender in server.senders().await {
+        let status = Command::new("kill")
+            .args(["-STOP", &sender.to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    }
+    sleep(millis(20..300)).await;
+    server.kill();
+}
+
+/// It does not reply, and keeps the connections to it open. Its operator ends it before the promotion.
+async fn hangs(server: &mut PostgresServer) {
+    sleep(millis(100..400)).await;
+    server.signal_all("-STOP");
+}
+
+/// Fails over while processes acquire keys of their own. Returns those of the primary.
+async fn fail_over(
+    fenced: &mut Fenced,
+    fault: impl AsyncFn(&mut PostgresServer),
+) -> Vec<LockGuard> {
+    let (managers, over) = (fenced.managers.clone(), Cell::new(false));
+    let hold = async {
+        let mut held = Vec::new();
+        for (locks, number) in managers.iter().cycle().zip(0..) {
+            let acquire = locks.acquire(format!("kept:{number}")).no_wait();
+            match acquire.await {
+                Ok(guard) if !over.get() => held.push(guard),
+                _ => break,
+            }
+        }
+        held
+    };
+    let fail_over = fenced.fail_over(async |server| {
+        fault(server).await;
+        over.set(true);
+    });
+    tokio::join!(hold, fail_over).0
+}
+
+/// Returns the number of granted leases that a server does not have.
+async fn lost(server: &PostgresServer, held: &[LockGuard]) -> usize {
+    let client = server.client().await;
+    let exists = "SELECT EXISTS (SELECT FROM tower_lock.lease
+        WHERE key = $1 AND $2 >= counter * 256 AND $2 < (last + 1) * 256)";
+    let mut lost = 0;
+    for guard in held {
+        let (_, keys, tokens) = guard.fence();
+        let row = client.query_one(exists, &[&keys[0], &tokens[0]]).await;
+        lost += usize::from(!row.expect("a row").get::<_, bool>(0));
+    }
+    lost
+}
+
 /// The locks lose their connections while the program uses all others of its pool.
 async fn exhausted(run: &mut Run) {
     let pools = Mutex::new(Vec::new());
     let server = PostgresServer::start(&[]).await;
-    let fenced = Fenced::start_by(run, server, |gate, server| {
-        let url = server.url_at(gate.locks.port());
+    let fenced = Fenced::start_by(run, server, None, |url| {
         let manager = Manager::new(url.parse().unwrap(), NoTls);
         let pool = Pool::builder(manager).max_size(4).build().unwrap();
         pools.lock().unwrap().push(pool.clone());
@@ -254,4 +366,53 @@ async fn migrations(_: &Run, fenced: &mut Fenced) -> String {
         guard.release().await.expect("it is held");
     }
     format!("{count} times both migrations and a new process")
+}
+
+/// Processes without a queue contend with those that have one. Their script runs again as well.
+async fn two_versions(run: &mut Run) {
+    let server = PostgresServer::start(&[]).await;
+    server.run(OLD).await;
+    let mut fenced = Fenced::start(run, server, true).await;
+    for _ in 0..2 {
+        fenced.add_old_process();
+    }
+    sleep(SECOND).await;
+    fenced.server.run(OLD).await;
+    sleep(2 * SECOND).await;
+    let (old, all) = fenced.commits();
+    let happened = old > 5 && all - old > 5;
+    run.proof(happened, format!("{old} of {all} commits of version 1"));
+    fenced.finish(run).await;
+}
+
+/// No table can grow, while an old snapshot keeps their pages from being used again.
+async fn disk_full(run: &mut Run) {
+    let server = PostgresServer::start_on_small_disk(&[]).await;
+    let fenced = Fenced::start(run, server, true).await;
+    let reader = fenced.server.client().await;
+    let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM entry";
+    reader.batch_execute(snapshot).await.expect("a snapshot");
+    fenced.server.fill_disk();
+    let begun = Instant::now();
+    let mut held = Vec::new();
+    let refused = loop {
+        let locks = &fenced.managers[held.len() % fenced.managers.len()];
+        let acquire = locks.acquire(format!("kept:{}", held.len())).no_wait();
+        match acquire.await {
+            Ok(guard) => held.push(guard),
+            Err(error) => break error,
+        }
+    };
+    run.referee
+        .expect(refused.is_unavailable(), "refusal", || chain(&refused));
+    sleep(SECOND).await;
+    let full = "disk full";
+    run.proof(
+        chain(&refused).contains("53100"),
+        format!("{full} after {:.0?}", begun.elapsed()),
+    );
+    fenced.server.free_disk();
+    reader.batch_execute("COMMIT").await.expect("its end");
+    drop(held);
+    fenced.finish(run).await;
 }
