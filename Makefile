@@ -57,7 +57,7 @@ help:
 	@echo 'make versions  processes of this version beside those of the commit OLD, as in a rolling upgrade (RUNS=$(RUNS))'
 	@echo 'make fuzz      requests from a fuzzer against each layer, for FUZZ_SECONDS=n (requires a nightly Rust and cargo-fuzz)'
 	@echo 'make simulate  the engine under simulated faults, in virtual time (SEEDS=n, FIRST=n; SEED=n: one, with its trace)'
-	@echo 'make queue     random steps of the queue in Redis against a reference (STEPS=n, QUEUE_SEED=n)'
+	@echo 'make queue     random steps of the queues in Redis and PostgreSQL against references (STEPS=n, QUEUE_SEED=n)'
 	@echo 'make mutants   mutants of the engine and the middleware that no test detects (SHARD=k/n, JOBS=n)'
 	@echo 'make lint      words, names of tests, sizes, format, clippy and documentation, warnings are errors'
 	@echo 'make deny      licenses, sources and bans of the dependencies (installs cargo-deny)'
@@ -111,9 +111,9 @@ versions: server
 	RUNS=$(RUNS) OLD='$(OLD)' CARGO='$(CARGO)' .ci/versions
 
 # `make test` takes 2 000 steps.
-queue: server
+queue: server postgres
 	QUEUE_STEPS=$(STEPS) $(if $(QUEUE_SEED),QUEUE_SEED=$(QUEUE_SEED)) \
-		$(TESTS) --test redis -- random_steps --nocapture
+		$(TESTS) --test postgres --test redis -- random_steps --nocapture
 
 # `make test` runs 2 000 seeds. WITHOUT and ONLY choose classes: tests/simulate/main.rs.
 simulate:

@@ -12,6 +12,7 @@ mod fence;
 mod migration;
 mod pgbouncer;
 mod queue;
+mod random;
 mod sessions;
 mod sqlx;
 #[path = "../support/mod.rs"]

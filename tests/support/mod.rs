@@ -34,6 +34,7 @@ pub(crate) mod sentinel;
 #[cfg(feature = "redis")]
 pub(crate) mod service;
 pub(crate) mod simulated;
+pub(crate) mod steps;
 pub(crate) mod suspended_clock;
 #[cfg(feature = "redis")]
 pub(crate) mod tls;

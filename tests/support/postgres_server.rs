@@ -124,10 +124,20 @@ impl PostgresServer {
         Self::launched(&[], &[], Some(Preloaded::build("stepped", 0)), false).await
     }
 
-    /// Sets the wall clock ahead of the machine's by so many milliseconds.
+    /// Sets the wall clock ahead of the machine's by so many milliseconds. A frozen clock then stands at this time.
     pub(crate) fn step_clock(&self, millis: i64) {
         let clock = self.clock.as_ref().expect("a clock of its own");
         clock.set(millis);
+    }
+
+    /// Starts with a wall clock that stands at this time in milliseconds, until `step_clock` sets another one.
+    pub(crate) async fn start_with_frozen_clock(now: i64) -> Self {
+        Self::launched(
+            &["autovacuum=off"],
+            &[],
+            Some(Preloaded::build("frozen", now)),
+        )
+        .await
     }
 
     /// Starts with files in its folder of data, which only the server can read.

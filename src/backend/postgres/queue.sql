@@ -254,7 +254,9 @@ BEGIN
   END IF;
 END $$;
 
--- Makes a lease shared, as `downgrade`, and serves the waiters that may share it.
+-- Makes a lease shared, as `downgrade`, and serves the waiters that may share it. After a repeat, the counters of the lease
+-- can include those of leases that it is shared with. Their tokens then pass the fence while this lease holds the key, and no
+-- exclusive lease has held it since theirs.
 CREATE OR REPLACE FUNCTION tower_lock.downgrade_2(k text, l text, ttl bigint) RETURNS bigint LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE counter bigint;

@@ -14,14 +14,7 @@ use super::scripts::{Flavor, SCRIPTS, source};
 use crate::support::engine::SECOND;
 use crate::support::process::version;
 use crate::support::redis_server::RedisServer;
-
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name}={text} is no number")),
-    )
-}
+use crate::support::steps::number;
 
 /// Sharded messages are new in 7.0.
 fn has_sharded_messages() -> bool {
