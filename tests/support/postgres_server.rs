@@ -132,12 +132,8 @@ impl PostgresServer {
 
     /// Starts with a wall clock that stands at this time in milliseconds, until `step_clock` sets another one.
     pub(crate) async fn start_with_frozen_clock(now: i64) -> Self {
-        Self::launched(
-            &["autovacuum=off"],
-            &[],
-            Some(Preloaded::build("frozen", now)),
-        )
-        .await
+        let clock = Some(Preloaded::build("frozen", now));
+        Self::launched(&["autovacuum=off"], &[], clock, false).await
     }
 
     /// Starts with files in its folder of data, which only the server can read.
