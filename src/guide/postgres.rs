@@ -152,4 +152,5 @@
 //! - Advisory locks of two numbers, of which the first is 1953459811 to 1953459814, belong to this crate.
 //! - Every 60 s, each process removes expired leases and abandoned places, up to 1,000 of each.
 //! - After a restore of a dump, run `TRUNCATE tower_lock.era`. The next token is then ahead of the clock.
-//! - CockroachDB has no notifications and another `FOR KEY SHARE`. It is not supported.
+//! - `connect` refuses CockroachDB, which has no notifications and another `FOR KEY SHARE`, and YugabyteDB, which is
+//!   untested.

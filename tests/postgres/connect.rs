@@ -152,3 +152,37 @@ async fn read_only_server_is_left_for_next_host() {
         assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }
+
+/// Their functions and row locks differ, so the schema of locks would fail with an error of one of its statements.
+#[tokio::test]
+async fn other_products_are_refused_by_name() {
+    let server = PostgresServer::start(&[]).await;
+    let products = [
+        (
+            "CockroachDB",
+            "CockroachDB CCL v24.3.1 (x86_64-pc-linux-gnu, built 2024/12/06 15:12:53, go1.22.8)",
+        ),
+        (
+            "YugabyteDB",
+            "PostgreSQL 15.2-YB-2.25.0.0-b489 on x86_64-pc-linux-gnu, compiled by clang 17.0.6",
+        ),
+    ];
+    server.run("CREATE SCHEMA other").await;
+    let database = "ALTER DATABASE postgres SET search_path = other, pg_catalog";
+    server.run(database).await;
+    for (name, version) in products {
+        let function = format!(
+            "CREATE OR REPLACE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT '{version}' $$"
+        );
+        server.run(&function).await;
+        let error = LockManager::connect(&server.url()).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+        let expected = format!("{name} is not supported; use PostgreSQL 13 or newer");
+        assert!(text(&error).contains(&expected), "{error:?}");
+        let schema = "SELECT FROM pg_namespace WHERE nspname = 'tower_lock'";
+        let rows = server.client().await.query(schema, &[]).await.unwrap();
+        assert!(rows.is_empty(), "nothing is created");
+    }
+    server.run("DROP FUNCTION other.version()").await;
+    LockManager::connect(&server.url()).await.unwrap();
+}

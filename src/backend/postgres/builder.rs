@@ -26,6 +26,7 @@ use crate::{ConfigError, ConnectError};
 /// The lock of the script as well, which commits the transaction.
 const LOCK: &str =
     "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(1953459813, 1)";
+const PRODUCT: &str = "SELECT version()";
 const EXISTS: &str = "SELECT to_regclass('tower_lock.version') IS NOT NULL";
 const READ_VERSION: &str = "SELECT max(version) FROM tower_lock.version";
 // The second item is none of the usual ones, and a third one waits, so that each function is compiled.
@@ -201,6 +202,12 @@ impl PostgresBackendBuilder {
 /// lock: a session that compiles them in the mutex of a key would delay others.
 async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
     let session = inner.line.session().await?;
+    let product = session.try_query(PRODUCT).await.map_err(of_command)?;
+    let product = product.first().and_then(|row| row.try_get(0).ok());
+    if let Some(name) = product.and_then(unsupported) {
+        let kind = BackendErrorKind::Misconfigured;
+        return Err(BackendError::refused(kind, Cause::Unsupported(name)));
+    }
     let version = match session.try_query(READ_VERSION).await {
         Ok(rows) => rows.first().and_then(|row| row.try_get(0).ok()),
         Err(error) if lacks_schema(&error) => None,
@@ -229,6 +236,14 @@ async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
     let session = inner.line.session().await?;
     session.query(END, &parameters[..2], deadline).await?;
     Ok(())
+}
+
+/// Returns the name of a product that speaks the protocol of PostgreSQL, and on which the locks are not tested.
+fn unsupported(version: &str) -> Option<&'static str> {
+    let others = [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB")];
+    let mut others = others.into_iter();
+    let found = others.find(|(part, _)| version.contains(part));
+    found.map(|(_, name)| name)
 }
 
 /// Creates the schema, unless another process has done so since the caller looked. A repeat would make all sessions

@@ -24,6 +24,8 @@ pub(super) enum Cause {
     NoThread,
     #[error("unexpected reply from the server")]
     Unexpected,
+    #[error("{0} is not supported; use PostgreSQL 13 or newer")]
+    Unsupported(&'static str),
     #[error("schema `tower_lock` is missing or old; this SQL creates it:\n{MIGRATION}")]
     NoSchema,
 }
