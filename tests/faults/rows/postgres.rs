@@ -82,6 +82,9 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(two_versions(run))
         }),
         row("postgres: disk full", |run| Box::pin(disk_full(run))),
+        row("postgres: full queue of notifications", |run| {
+            Box::pin(notify_queue_full(run))
+        }),
         row("postgres: old and new migrations", |run| {
             Box::pin(under(run, true, migrations))
         }),
@@ -414,5 +417,23 @@ async fn disk_full(run: &mut Run) {
     fenced.server.free_disk();
     reader.batch_execute("COMMIT").await.expect("its end");
     drop(held);
+    fenced.finish(run).await;
+}
+
+/// No notification is sent while a listener stays in a transaction. Releases succeed, and waiters attempt at intervals.
+async fn notify_queue_full(run: &mut Run) {
+    let Some(server) = PostgresServer::start_with_small_notify_queue().await else {
+        return run.evidence("not before version 17".to_owned());
+    };
+    let fenced = Fenced::start(run, server, true).await;
+    let stopped = fenced.server.fill_notify_queue().await;
+    let first = fenced.recovers(run, "full").await;
+    let second = fenced.recovers(run, "full, again").await;
+    let client = fenced.server.client().await;
+    let usage = "SELECT pg_notification_queue_usage()";
+    let usage: f64 = client.query_one(usage, &[]).await.unwrap().get(0);
+    let seen = format!("{first:.0?} and {second:.0?} with a full queue");
+    run.proof(usage > 0.9, seen);
+    stopped.batch_execute("COMMIT").await.expect("its end");
     fenced.finish(run).await;
 }
