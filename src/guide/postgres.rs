@@ -143,6 +143,8 @@
 //!   slow. Alert on `now() - xact_start` in `pg_stat_activity`.
 //! - A proxy that delivers no notifications, such as PgBouncer in transaction mode, is detected: waiters then poll every
 //!   100 ms. Set [`listen`](crate::backend::postgres::PostgresBackendBuilder::listen) to the URL of the server itself.
+//! - A client that listens and stays in a transaction fills the queue of notifications of all databases. From 90 % on, a
+//!   release notifies no process, and waiters attempt every second. Alert on `pg_notification_queue_usage()`.
 //! - A session prepares the commands for one key, as `tower_lock_acquire_one_`, `tower_lock_contend_`
 //!   and `tower_lock_release_one_2_` with a number.
 //!   Behind a proxy that sends statements to several sessions, they are sent unprepared. Tested with PgBouncer 1.18 in

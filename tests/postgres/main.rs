@@ -10,6 +10,7 @@ mod examples;
 mod faults;
 mod fence;
 mod migration;
+mod notify_queue;
 mod pgbouncer;
 mod queue;
 mod random;

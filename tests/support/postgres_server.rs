@@ -105,6 +105,34 @@ impl PostgresServer {
         Self::launched(settings, &[], None, true).await
     }
 
+    /// Starts with a small queue of notifications. Returns `None` before version 17, in which each queue has 8 GB.
+    pub(crate) async fn start_with_small_notify_queue() -> Option<Self> {
+        let mut server = Self::start(&[]).await;
+        let version = "SELECT current_setting('server_version_num')::int >= 170000";
+        let row = server.client().await.query_one(version, &[]).await;
+        if !row.expect("a row").get::<_, bool>(0) {
+            return None;
+        }
+        let set = "ALTER SYSTEM SET max_notify_queue_pages = 64";
+        server.run(set).await;
+        server.restart().await;
+        Some(server)
+    }
+
+    /// Fills the queue of notifications. The returned client listens, and stays in a transaction.
+    pub(crate) async fn fill_notify_queue(&self) -> Client {
+        let stopped = self.client().await;
+        // The transaction begins after that of LISTEN.
+        for statement in ["LISTEN stopped", "BEGIN; SELECT 1"] {
+            stopped.batch_execute(statement).await.expect(statement);
+        }
+        let client = self.client().await;
+        let fill =
+            "SELECT pg_notify('stopped', repeat('a', 7000) || i) FROM generate_series(1, 8) i";
+        while client.batch_execute(fill).await.is_ok() {}
+        stopped
+    }
+
     fn filler(&self) -> PathBuf {
         self.disk.as_ref().expect("a small disk").0.join("filler")
     }

@@ -14,6 +14,20 @@ CREATE UNLOGGED TABLE IF NOT EXISTS tower_lock.waiter (
   WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0);
 
+-- Notifies a channel. While a listener in an open transaction fills the queue of notifications, does nothing: a notification
+-- would fail the commit, and with it a release. Its waiters attempt at intervals anyway.
+CREATE OR REPLACE FUNCTION tower_lock.notify_channel(at text, message text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF pg_notification_queue_usage() < 0.9 THEN PERFORM pg_notify(at, message); END IF;
+END $$;
+
+-- Notifies the processes that wait for a key, as `notify`.
+CREATE OR REPLACE FUNCTION tower_lock.notify_2(k text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM tower_lock.notify_channel(channel, 'r ' || k) FROM tower_lock.watcher
+    WHERE key = k AND seen > clock_timestamp() - interval '30 s';
+END $$;
+
 -- Returns when the key may have room beside the leases that end after `since`, or NULL if it has room.
 CREATE OR REPLACE FUNCTION tower_lock.full_until(k text, m text, most int, since timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
@@ -47,7 +61,7 @@ BEGIN
         EXIT WHEN blocked;
         turn := clock_timestamp() + interval '50 ms';
         UPDATE tower_lock.waiter SET mode = 't', seen = turn WHERE key = k AND place = w.place;
-        PERFORM pg_notify(o, 'r ' || k) FROM tower_lock.outside(k) o;
+        PERFORM tower_lock.notify_channel(o, 'r ' || k) FROM tower_lock.outside(k) o;
         EXIT;
       END IF;
       -- One further ahead is from before a step back of the clock.
@@ -75,7 +89,7 @@ BEGIN
       counter := n;
     ELSE
       served := served + 1;
-      PERFORM pg_notify(w.channel, 't ' || w.lease || ' ' || k) WHERE w.channel IS NOT NULL;
+      PERFORM tower_lock.notify_channel(w.channel, 't ' || w.lease || ' ' || k) WHERE w.channel IS NOT NULL;
     END IF;
     EXIT WHEN w.mode = 'x';
   END LOOP;
@@ -99,14 +113,14 @@ BEGIN
     IF s.served > 0 THEN RETURN CASE WHEN was_free THEN 't' ELSE 'r' END; END IF;
     IF NOT was_free AND EXISTS (SELECT FROM tower_lock.waiter WHERE key = k) THEN
       -- A fenced transaction is open. The first waiter attempts until its end.
-      PERFORM pg_notify(w.channel, 'r ' || k) FROM (SELECT channel FROM tower_lock.waiter
+      PERFORM tower_lock.notify_channel(w.channel, 'r ' || k) FROM (SELECT channel FROM tower_lock.waiter
           WHERE key = k ORDER BY place LIMIT 1) w
         WHERE w.channel IS NOT NULL
           AND EXISTS (SELECT FROM tower_lock.lease WHERE key = k AND until <= clock_timestamp());
       RETURN 'r';
     END IF;
   END IF;
-  IF ended THEN PERFORM tower_lock.notify(k); END IF;
+  IF ended THEN PERFORM tower_lock.notify_2(k); END IF;
   RETURN 'r';
 END $$;
 
