@@ -14,6 +14,7 @@ use crate::load::{millis, random};
 use crate::old_process::OldProcess;
 use crate::run::Run;
 use crate::support::engine::{MS, SECOND};
+use crate::support::errors::chain;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::proxy::Proxy;
 
@@ -46,6 +47,8 @@ struct Seen {
     stale: AtomicU64,
     failed: AtomicU64,
     unlocked: AtomicU64,
+    /// The releases that failed because the queue of notifications was full.
+    unreleased: AtomicU64,
     /// The commits of processes of version 1.
     old: AtomicU64,
     /// The highest token of a grant of each key.
@@ -206,6 +209,11 @@ impl Fenced {
                 sleep(millis(0..20)).await;
             }
         }));
+    }
+
+    /// Returns the number of releases that failed because the queue of notifications was full.
+    pub(crate) fn unreleased(&self) -> u64 {
+        self.seen.unreleased.load(Ordering::SeqCst)
     }
 
     /// Returns the number of commits of processes of version 1, and of all.
@@ -403,7 +411,11 @@ impl Worker {
                     sleep(10 * MS).await;
                 }
             }
-            drop(guard.release().await);
+            if let Err(error) = guard.release().await
+                && chain(&error).contains("54000")
+            {
+                self.seen.unreleased.fetch_add(1, Ordering::SeqCst);
+            }
         }
     }
 }

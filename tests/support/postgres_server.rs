@@ -32,7 +32,15 @@ pub(crate) struct PostgresServer {
     clock: Option<Preloaded>,
 }
 
-/// A file system of its own, in memory. The log of changes is elsewhere.
+/// What of a server is on a small disk.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    /// All but its log of changes.
+    Data,
+    Log,
+}
+
+/// A file system of its own, in memory.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -97,12 +105,12 @@ fn command(program: &str, dir: &Path) -> Command {
 impl PostgresServer {
     /// Starts with settings, such as `["autovacuum=off"]`.
     pub(crate) async fn start(settings: &[&str]) -> Self {
-        Self::launched(settings, &[], None, false).await
+        Self::launched(settings, &[], None, None).await
     }
 
-    /// Starts on a small file system of its own.
-    pub(crate) async fn start_on_small_disk(settings: &[&str]) -> Self {
-        Self::launched(settings, &[], None, true).await
+    /// Starts with a part of its files on a small disk.
+    pub(crate) async fn start_on_small_disk(part: Part) -> Self {
+        Self::launched(&[], &[], None, Some(part)).await
     }
 
     /// Starts with a small queue of notifications. Returns `None` before version 17, in which each queue has 8 GB.
@@ -149,7 +157,7 @@ impl PostgresServer {
 
     /// Starts with a wall clock of its own.
     pub(crate) async fn start_with_clock() -> Self {
-        Self::launched(&[], &[], Some(Preloaded::build("stepped", 0)), false).await
+        Self::launched(&[], &[], Some(Preloaded::build("stepped", 0)), None).await
     }
 
     /// Sets the wall clock ahead of the machine's by so many milliseconds. A frozen clock then stands at this time.
@@ -166,20 +174,23 @@ impl PostgresServer {
 
     /// Starts with files in its folder of data, which only the server can read.
     pub(crate) async fn start_with_files(settings: &[&str], files: &[(&str, &str)]) -> Self {
-        Self::launched(settings, files, None, false).await
+        Self::launched(settings, files, None, None).await
     }
 
     async fn launched(
         settings: &[&str],
         files: &[(&str, &str)],
         clock: Option<Preloaded>,
-        is_small: bool,
+        small: Option<Part>,
     ) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the server");
-        let disk = is_small.then(|| Disk::mount(dir.path().join("data")));
+        let log = dir.path().join("log");
+        let disk = small.map(|part| match part {
+            Part::Data => Disk::mount(dir.path().join("data")),
+            Part::Log => Disk::mount(log.clone()),
+        });
         let created = command("initdb", dir.path())
-            // Without space for its log, a server ends.
-            .args(is_small.then(|| format!("--waldir={}", dir.path().join("wal").display())))
+            .args(small.map(|_| format!("--waldir={}", log.display())))
             .args(["-D", "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"])
             .args(["--locale=C", "--no-sync"])
             .output()

@@ -18,7 +18,7 @@ use crate::run::Run;
 use crate::store::Topology::Own;
 use crate::support::engine::{MS, SECOND};
 use crate::support::errors::chain;
-use crate::support::postgres_server::PostgresServer;
+use crate::support::postgres_server::{Part, PostgresServer};
 use crate::support::proxy::Swallow;
 
 /// A third version, as a later release of the crate would bring it.
@@ -82,6 +82,9 @@ pub(super) fn rows() -> Vec<Row> {
             Box::pin(two_versions(run))
         }),
         row("postgres: disk full", |run| Box::pin(disk_full(run))),
+        row("postgres: disk of the log full", |run| {
+            Box::pin(log_disk_full(run))
+        }),
         row("postgres: full queue of notifications", |run| {
             Box::pin(notify_queue_full(run))
         }),
@@ -390,7 +393,7 @@ async fn two_versions(run: &mut Run) {
 
 /// No table can grow, while an old snapshot keeps their pages from being used again.
 async fn disk_full(run: &mut Run) {
-    let server = PostgresServer::start_on_small_disk(&[]).await;
+    let server = PostgresServer::start_on_small_disk(Part::Data).await;
     let fenced = Fenced::start(run, server, true).await;
     let reader = fenced.server.client().await;
     let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM entry";
@@ -420,6 +423,20 @@ async fn disk_full(run: &mut Run) {
     fenced.finish(run).await;
 }
 
+/// The server ends, and a start fails until there is space again.
+async fn log_disk_full(run: &mut Run) {
+    let server = PostgresServer::start_on_small_disk(Part::Log).await;
+    let mut fenced = Fenced::start(run, server, true).await;
+    fenced.server.fill_disk();
+    let grow = "CREATE TABLE big AS SELECT repeat('a', 1000) FROM generate_series(1, 100000)";
+    let grown = fenced.server.client().await.batch_execute(grow).await;
+    run.proof(grown.is_err(), "the log has no space");
+    sleep(SECOND).await;
+    fenced.server.free_disk();
+    fenced.server.crash().await;
+    fenced.finish(run).await;
+}
+
 /// No notification is sent while a listener stays in a transaction. Releases succeed, and waiters attempt at intervals.
 async fn notify_queue_full(run: &mut Run) {
     let Some(server) = PostgresServer::start_with_small_notify_queue().await else {
@@ -427,8 +444,15 @@ async fn notify_queue_full(run: &mut Run) {
     };
     let fenced = Fenced::start(run, server, true).await;
     let stopped = fenced.server.fill_notify_queue().await;
+    // A release that looked at the queue before it was full may fail.
+    sleep(200 * MS).await;
+    let before = fenced.unreleased();
     let first = fenced.recovers(run, "full").await;
     let second = fenced.recovers(run, "full, again").await;
+    let failed = fenced.unreleased() - before;
+    run.referee.expect(failed == 0, "release", || {
+        format!("{failed} releases failed")
+    });
     let client = fenced.server.client().await;
     let usage = "SELECT pg_notification_queue_usage()";
     let usage: f64 = client.query_one(usage, &[]).await.unwrap().get(0);
