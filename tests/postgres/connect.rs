@@ -110,9 +110,9 @@ async fn hung_host_is_passed_over() {
 }
 
 #[tokio::test]
-async fn standby_is_passed_over() {
+async fn read_only_host_is_passed_over() {
     let server = PostgresServer::start(&[]).await;
-    let standby = server.start_standby(false).await;
+    let standby = PostgresServer::start(&["default_transaction_read_only=on"]).await;
     let url = url_of(&[standby.port(), server.port()]);
     let locks = LockManager::connect(&url).await.unwrap();
     locks.acquire("one").await.unwrap().release().await.unwrap();
