@@ -18,6 +18,7 @@ mod sessions;
 mod sqlx;
 #[path = "../support/mod.rs"]
 mod support;
+mod timeouts;
 mod tls;
 
 use std::time::Duration;
