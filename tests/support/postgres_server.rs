@@ -169,7 +169,7 @@ impl PostgresServer {
     /// Starts with a wall clock that stands at this time in milliseconds, until `step_clock` sets another one.
     pub(crate) async fn start_with_frozen_clock(now: i64) -> Self {
         let clock = Some(Preloaded::build("frozen", now));
-        Self::launched(&["autovacuum=off"], &[], clock, false).await
+        Self::launched(&["autovacuum=off"], &[], clock, None).await
     }
 
     /// Starts with files in its folder of data, which only the server can read.
