@@ -92,7 +92,8 @@
 //!
 //! Name the primary and its standbys in the URL: `postgres://app@one,two/shop?target_session_attrs=read-write`. After the
 //! promotion of a standby, the next connection of a process is to that one. A host that hangs delays it by its
-//! `connect_timeout`, which defaults to 2 s. A connection on which a server rejects writes is replaced.
+//! `connect_timeout`, which defaults to 2 s, and later ones begin at the host that accepted. A connection on which a server
+//! rejects writes is replaced.
 //!
 //! With `synchronous_standby_names`, a grant is on the standby before the reply, and a failover to it loses none. The
 //! former primary must have ended before the promotion: locks and fence of a server know nothing of another one.

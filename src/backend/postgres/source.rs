@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{ClientWrapper, Object, Pool, PoolError};
@@ -12,7 +14,7 @@ use rustls::RootCertStore;
 #[cfg(feature = "postgres-tls")]
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls};
 
 use super::error::{Cause, of_connect};
@@ -39,6 +41,8 @@ pub(super) enum Source {
 pub(super) struct Server {
     /// The settings for each host, in the order of the URL.
     configs: Vec<Config>,
+    /// The host that accepted the last connection.
+    last: Arc<AtomicUsize>,
     #[cfg(feature = "postgres-tls")]
     tls: Option<tokio_postgres_rustls::MakeRustlsConnect>,
 }
@@ -92,6 +96,7 @@ impl Server {
         let configs = each_host(&config).ok_or_else(|| invalid("hosts and ports do not match"))?;
         Ok(Self {
             configs,
+            last: Arc::default(),
             #[cfg(feature = "postgres-tls")]
             tls: uses_tls.then(|| tls(public_authorities())),
         })
@@ -118,17 +123,22 @@ impl Server {
 
     /// Connects to the first host that accepts. One that hangs takes no time of the next.
     async fn connect(&self) -> Result<(Client, Messages), BackendError> {
-        let mut order: Vec<_> = self.configs.iter().collect();
-        if self.configs[0].get_load_balance_hosts() == LoadBalanceHosts::Random {
+        let mut order: Vec<_> = self.configs.iter().enumerate().collect();
+        let config = &self.configs[0];
+        if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
             order.sort_by_cached_key(|_| up_to(CONNECT_TIMEOUT));
+        } else if config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite {
+            // There is one primary. A former one may hang for a while.
+            order.rotate_left(self.last.load(Ordering::Relaxed));
         }
         let mut outcome = Err(unavailable(Cause::NoConnection));
-        for config in order {
+        for (index, config) in order {
             outcome = match timeout(host_limit(config), self.connect_to(config)).await {
                 Ok(connected) => connected.map_err(of_connect),
                 Err(_) => Err(unavailable(Cause::NoConnection)),
             };
             if outcome.is_ok() {
+                self.last.store(index, Ordering::Relaxed);
                 break;
             }
         }
