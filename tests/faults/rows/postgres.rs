@@ -161,8 +161,8 @@ async fn promoted(run: &mut Run, durable: bool, fault: impl AsyncFn(&mut Postgre
     let (server, standby) = pair(false).await;
     let mut fenced = Fenced::start_with_standby(run, server, standby, durable).await;
     fenced.loses_commits = true;
-    // A reply that does not arrive, and a host that hangs.
-    fenced.dial = 3 * SECOND;
+    // A reply that does not arrive, and a host that hangs: for the lock, and then for the data.
+    fenced.dial = 6 * SECOND;
     let held = fail_over(&mut fenced, fault).await;
     let lost = lost(&fenced.server, &held).await;
     run.evidence(format!("{lost} of {} grants lost", held.len()));
