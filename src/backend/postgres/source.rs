@@ -279,7 +279,7 @@ pub(super) fn authorities(pem: &[u8]) -> Result<RootCertStore, ConfigError> {
 #[cfg(feature = "postgres-tls")]
 fn tls(roots: RootCertStore) -> tokio_postgres_rustls::MakeRustlsConnect {
     // The program may have selected no provider.
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("BUG: the provider supports them")
