@@ -149,7 +149,8 @@
 //! - A session prepares the commands for one key, as `tower_lock_acquire_one_`, `tower_lock_contend_`
 //!   and `tower_lock_release_one_2_` with a number.
 //!   Behind a proxy that sends statements to several sessions, they are sent unprepared. Tested with PgBouncer 1.18 in
-//!   transaction mode. RDS Proxy pins the sessions of a process, as it does after `SET`.
+//!   transaction mode and `pkt_buf = 65536`: with its default of 4 kB, a server once received a part of a renewal of 100 locks
+//!   as a message of its own (08P01), and the command was repeated. RDS Proxy pins the sessions of a process, as it does after `SET`.
 //! - These commands contain their key, in hexadecimal. The server shows it in `pg_stat_activity`, and logs it with an error
 //!   of the command and with `log_statement`. The table of leases has the keys as well.
 //! - Advisory locks of two numbers, of which the first is 1953459811 to 1953459814, belong to this crate.
