@@ -234,7 +234,8 @@ BEGIN
       JOIN tower_lock.lease x ON x.key = u.key AND x.lease IN (u.lease, 'p' || u.lease)
       WHERE u.entered AND x.until > clock_timestamp() FOR UPDATE OF x SKIP LOCKED),
     d AS (DELETE FROM tower_lock.lease x USING e WHERE x.key = e.key AND x.counter = e.counter RETURNING e.n)
-  SELECT coalesce(array_agg(d.n), '{}') INTO released FROM d;
+  -- A lease that was granted while it had a place can have two rows.
+  SELECT coalesce(array_agg(DISTINCT d.n), '{}') INTO released FROM d;
   is_alone := NOT EXISTS (SELECT FROM tower_lock.waiter) AND NOT EXISTS (SELECT FROM tower_lock.watcher);
   RETURN QUERY SELECT u.n, CASE WHEN is_alone THEN 'r'
     WHEN EXISTS (SELECT FROM tower_lock.waiter WHERE key = ks[u.n])
