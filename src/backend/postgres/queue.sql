@@ -265,7 +265,7 @@ BEGIN
   ELSIF tower_lock.finish_2(k, l) THEN
     outcome := tower_lock.pass(k, true);
     INSERT INTO tower_lock.waiter SELECT k, coalesce(max(place), 0) + 1, following, 'x', NULL, at, clock_timestamp()
-      FROM tower_lock.waiter WHERE key = k HAVING following IS NOT NULL;
+      FROM tower_lock.waiter WHERE key = k HAVING following IS NOT NULL ON CONFLICT DO NOTHING;
   END IF;
 END $$;
 
