@@ -519,3 +519,61 @@ async fn contended_grants_take_few_commands() {
     let least = grants.iter().min().unwrap() * 10;
     assert!(least * 8 >= sum * 7, "each has its turns: {grants:?}");
 }
+
+/// Sends commands for the key `k`. Each place is one that does not listen.
+async fn commands(server: &PostgresServer, commands: &[&str]) -> Client {
+    let client = server.client().await;
+    for command in commands {
+        client.query(*command, &[]).await.expect(command);
+    }
+    client
+}
+
+/// The lease that follows a released one may be in the queue before.
+#[tokio::test]
+async fn release_beside_place_of_next_lease_succeeds() {
+    let server = PostgresServer::start(&[]).await;
+    let _schema = backend(&server).await;
+    let contend = |lease: &str| {
+        format!(
+            "SELECT tower_lock.contend('k', '{lease}', 'x', NULL, 60000, true, NULL, 1e11, true, true)"
+        )
+    };
+    let [held, first, next] = ["held", "first", "next"].map(contend);
+    let client = commands(&server, &[&held, &first, &next]).await;
+    let keep = "SELECT outcome
+        FROM tower_lock.release_or_keep_2('k', 'held', 'own', 60000, 1, 'next', NULL)";
+    let row = client.query_one(keep, &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "t");
+    let places = "SELECT lease FROM tower_lock.waiter WHERE key = 'k'";
+    let row = client.query_one(places, &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "next");
+}
+
+/// A shared lease was granted while it had a place, and again by a transfer.
+#[tokio::test]
+async fn batch_returns_one_row_for_lease_with_two() {
+    let server = PostgresServer::start(&[]).await;
+    let _schema = backend(&server).await;
+    let contend = |lease: &str, mode: &str, waits: bool| {
+        format!(
+            "SELECT tower_lock.contend('k', '{lease}', '{mode}', NULL, 60000, {waits}, NULL, 1e11, true, true)"
+        )
+    };
+    let steps = [
+        contend("held", "x", true),
+        contend("twice", "s", true),
+        "DELETE FROM tower_lock.lease WHERE lease = 'held'".to_owned(),
+        contend("twice", "s", false),
+        "SELECT tower_lock.pass('k', false)".to_owned(),
+    ];
+    let client = commands(&server, &steps.each_ref().map(String::as_str)).await;
+    let rows = "SELECT count(*) FROM tower_lock.lease WHERE lease = 'twice'";
+    let row = client.query_one(rows, &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 2);
+    let release =
+        "SELECT n FROM tower_lock.release_2('{k, k}', '{twice, other}', '{f, f}') ORDER BY n";
+    let rows = client.query(release, &[]).await.unwrap();
+    let ordinals: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(ordinals, [1, 2]);
+}
