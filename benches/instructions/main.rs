@@ -1,8 +1,8 @@
 //! The instructions of the hot paths, compared with the stored figures: `make instructions`.
 //!
-//! Callgrind counts the instructions of one thread, so the counts do not depend on the load of the machine.
-//! Each path runs in two processes, twice as often in the second one. The difference excludes the start of
-//! the program. `-- --store` writes the figures to a file, which is committed with the change that explains
+//! Callgrind counts instructions, which depend little on the load of the machine.
+//! Each path runs in processes of two kinds, twice as often in the second kind. The difference excludes the
+//! start of the program. `-- --store` writes the figures to a file, which is committed with the change that explains
 //! them. With the feature `metrics`, the figures are in a file of their own.
 #![allow(missing_docs, clippy::print_stdout, clippy::print_stderr)]
 
