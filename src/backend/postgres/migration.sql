@@ -304,10 +304,16 @@ BEGIN
   IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
     v := set_config('idle_in_transaction_session_timeout', '10s', true);
   END IF;
-  -- Transactions of several keys wait in one order.
-  FOR k, token IN SELECT u.k, u.t FROM unnest(keys, tokens) u(k, t) ORDER BY u.k COLLATE "C" LOOP
-    shared := EXISTS (SELECT FROM tower_lock.lease
-      WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256 AND (mode = 's' OR lease LIKE 'p%'));
+  IF cardinality(keys) > 1 THEN -- transactions of several keys wait in one order
+    SELECT array_agg(u.k ORDER BY u.k COLLATE "C"), array_agg(u.t ORDER BY u.k COLLATE "C") INTO keys, tokens
+      FROM unnest(keys, tokens) u(k, t);
+  END IF;
+  FOR i IN 1..cardinality(keys) LOOP
+    k := keys[i];
+    token := tokens[i];
+    SELECT mode = 's' OR lease LIKE 'p%' INTO shared FROM tower_lock.lease
+      WHERE key = k AND counter <= token / 256 AND token / 256 <= last AND until > to_timestamp(0) FOR KEY SHARE;
+    IF NOT FOUND THEN RAISE EXCEPTION 'the lock of this transaction is lost' USING ERRCODE = 'TL001'; END IF;
     -- The last holder of the same lease may still commit. Shared ones and permits do not wait for each other.
     IF shared THEN free := pg_try_advisory_xact_lock_shared(1953459811, hashtext(k));
     ELSE free := pg_try_advisory_xact_lock(1953459811, hashtext(k)); END IF;
@@ -318,9 +324,6 @@ BEGIN
       IF shared THEN v := pg_advisory_xact_lock_shared(1953459811, hashtext(k));
       ELSE v := pg_advisory_xact_lock(1953459811, hashtext(k)); END IF;
     END IF;
-    PERFORM FROM tower_lock.lease WHERE key = k AND token >= counter * 256 AND token < (last + 1) * 256
-      AND until > to_timestamp(0) FOR KEY SHARE;
-    IF NOT FOUND THEN RAISE EXCEPTION 'the lock of this transaction is lost' USING ERRCODE = 'TL001'; END IF;
   END LOOP;
 END $$;
 -- The fence of a lock with one key.
