@@ -1,4 +1,4 @@
-//! Transactions of four statements that commit to disk, with the fence and without it.
+//! Transactions of four statements that commit to disk, with the fence, with a statement that does nothing, and with neither.
 
 use tokio::time::Instant;
 
@@ -23,18 +23,21 @@ pub(super) async fn measure(
     let (fence, keys, tokens) = guard.fence();
     let mut client = client(server).await?;
     let fence = client.prepare(fence).await?;
+    let nothing = client.prepare("SELECT 1").await?;
     let read = "SELECT cents FROM account WHERE id = $1";
     let read = client.prepare(read).await?;
     let write = "UPDATE account SET cents = cents + 1 WHERE id = $1";
     let write = client.prepare(write).await?;
-    let mut rates = [Series::default(), Series::default()];
-    for round in 0..2 * bench.rounds {
-        let is_fenced = round % 2 == 1;
+    let mut rates: [Series; 3] = Default::default();
+    for round in 0..3 * bench.rounds {
+        let kind = round % 3;
         let (begun, mut count) = (Instant::now(), 0_u32);
         while begun.elapsed() < WINDOW {
             let transaction = client.transaction().await?;
-            if is_fenced {
-                transaction.execute(&fence, &[&keys, &tokens]).await?;
+            match kind {
+                0 => {}
+                1 => drop(transaction.query(&nothing, &[]).await?),
+                _ => drop(transaction.query(&fence, &[&keys, &tokens]).await?),
             }
             for id in [1, 2] {
                 transaction.query(&read, &[&id]).await?;
@@ -43,9 +46,9 @@ pub(super) async fn measure(
             transaction.commit().await?;
             count += 1;
         }
-        rates[usize::from(is_fenced)].add(f64::from(count) / begun.elapsed().as_secs_f64());
+        rates[kind].add(f64::from(count) / begun.elapsed().as_secs_f64());
     }
-    let [without, with] = &rates;
+    let [without, trip, with] = &rates;
     let share = with.median() / without.median();
     let note = target::note(
         &[Target::at_least("of the rate without", share, 0.8, 1)],
@@ -54,6 +57,8 @@ pub(super) async fn measure(
     let scenario = &format!("postgres, {disk}: transactions of four statements");
     let table = &mut bench.table;
     table.row(scenario, "without the fence", without.text(0, "/s"), "", "");
+    let to = ratio(trip, without, "without");
+    table.row(scenario, "with `SELECT 1`", trip.text(0, "/s"), to, "");
     let to = ratio(with, without, "without");
     table.row(scenario, "with the fence", with.text(0, "/s"), to, note);
     Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tower_lock::{LockGuard, LockManager};
 
@@ -21,6 +21,8 @@ const MANAGERS: [usize; 3] = [2, 8, 32];
 const HOLD: Duration = Duration::from_millis(5);
 const POLL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing counts before it: each manager opens its connections, and one that waits tests its listener.
+const START: Duration = Duration::from_secs(1);
 const KEY: &str = "herd";
 
 /// Counts the statements of clients.
@@ -70,6 +72,7 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), Failure> {
     server.run("CREATE EXTENSION pg_stat_statements").await;
     // It creates the schema.
     drop(manager(&server, false).await?);
+    let alone = holds_alone(bench.herd_window).await;
     for managers in MANAGERS {
         let mut all = KINDS.map(|_| Figures::default());
         for _ in 0..bench.rounds.min(2) {
@@ -77,9 +80,21 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<(), Failure> {
                 run(&server, kind, managers, bench.herd_window, figures).await?;
             }
         }
-        tell(bench, managers, &all);
+        tell(bench, managers, &all, &alone);
     }
     Ok(())
+}
+
+/// Returns the rate of a program that only holds, which no lock can exceed.
+async fn holds_alone(window: Duration) -> Series {
+    let (begun, mut count) = (Instant::now(), 0_u32);
+    while begun.elapsed() < window {
+        sleep(HOLD).await;
+        count += 1;
+    }
+    let mut rate = Series::default();
+    rate.add(f64::from(count) / begun.elapsed().as_secs_f64());
+    rate
 }
 
 async fn run(
@@ -96,7 +111,7 @@ async fn run(
     let counter = client(server).await?;
     let calls =
         async || -> Result<i64, Failure> { Ok(counter.query_one(CALLS, &[]).await?.get(0)) };
-    let (before, begun) = (calls().await?, Instant::now());
+    let begun = Instant::now() + START;
     let mut tasks = JoinSet::new();
     for way in ways {
         tasks.spawn(async move {
@@ -105,7 +120,7 @@ async fn run(
                 let asked = Instant::now();
                 let guard = way.acquire().await?;
                 longest = longest.max(asked.elapsed());
-                count += 1;
+                count += u32::from(Instant::now() > begun);
                 sleep(HOLD).await;
                 way.release(guard).await?;
             }
@@ -113,6 +128,8 @@ async fn run(
             Ok::<_, Failure>((count, longest, way))
         });
     }
+    sleep_until(begun).await;
+    let before = calls().await?;
     let mut parts = Vec::new();
     while let Some(part) = tasks.join_next().await {
         parts.push(part??);
@@ -206,7 +223,7 @@ impl Way {
     }
 }
 
-fn tell(bench: &mut Bench, managers: usize, all: &[Figures; 3]) {
+fn tell(bench: &mut Bench, managers: usize, all: &[Figures; 3], alone: &Series) {
     let [ours, polled, hinted] = all;
     let scenario = format!("postgres, one key, {managers} managers, holds of 5 ms: grants");
     for ((kind, name), figures) in KINDS.into_iter().zip(all) {
@@ -233,4 +250,9 @@ fn tell(bench: &mut Bench, managers: usize, all: &[Figures; 3]) {
         let to_ours = ratio(grants, &ours.grants, "tower-lock");
         (bench.table).row(&scenario, name, grants.text(0, "/s"), to_ours, note);
     }
+    let (rate, to_ours) = (
+        alone.text(0, "/s"),
+        ratio(alone, &ours.grants, "tower-lock"),
+    );
+    (bench.table).row(&scenario, "the holds alone", rate, to_ours, "");
 }
