@@ -149,16 +149,17 @@ async fn send<C: Command>(
         Ok(outcomes) => outcomes,
         Err(error) => return items.iter().map(|_| Err(error.clone())).collect(),
     };
-    let outcomes = items
-        .iter()
-        .zip(outcomes)
-        .map(|(item, outcome)| async move {
-            if let Some(outcome) = outcome {
-                return Ok(outcome);
-            }
-            let alone = command.send(&[*item]).await?;
-            let outcome = alone.into_iter().next().flatten();
-            outcome.ok_or_else(|| BackendError::unknown(Cause::Unexpected))
-        });
-    join_all(outcomes).await
+    // Few wait alone, and a future of each would be large.
+    let without = items.iter().zip(&outcomes).filter(|(_, it)| it.is_none());
+    let alone = without.map(|(item, _)| async move { command.send(&[*item]).await });
+    let mut alone = join_all(alone).await.into_iter();
+    let mut outcome_alone = || {
+        let outcomes = alone.next().expect("BUG: each is sent alone")?;
+        let outcome = outcomes.into_iter().next().flatten();
+        outcome.ok_or_else(|| BackendError::unknown(Cause::Unexpected))
+    };
+    let outcomes = outcomes.into_iter();
+    outcomes
+        .map(|outcome| outcome.map_or_else(&mut outcome_alone, Ok))
+        .collect()
 }
