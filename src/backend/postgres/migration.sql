@@ -94,7 +94,7 @@ BEGIN
   SELECT max(until) INTO t FROM tower_lock.lease
     WHERE key = k AND until > clock_timestamp() AND lease <> l AND (mode = 'x' OR m = 'x');
   IF t IS NOT NULL THEN
-    ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp()) * 1000));
+    ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp())::numeric * 1000));
     RETURN;
   END IF;
   IF NOT tower_lock.enter(k, durable, may_wait) THEN RETURN; END IF;
@@ -109,7 +109,7 @@ BEGIN
     IF FOUND THEN RETURN; END IF;
     SELECT max(until) INTO t FROM tower_lock.lease WHERE key = k AND (mode = 'x' OR m = 'x');
     IF t IS NOT NULL THEN
-      ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp()) * 1000));
+      ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp())::numeric * 1000));
       RETURN;
     END IF;
   END IF;

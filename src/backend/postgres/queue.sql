@@ -141,7 +141,7 @@ BEGIN
     t := tower_lock.full_until(k, m, most, clock_timestamp());
     IF t IS NOT NULL AND NOT EXISTS (SELECT FROM tower_lock.lease
       WHERE key = k AND lease = name AND until > clock_timestamp()) THEN
-      ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp()) * 1000));
+      ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp())::numeric * 1000));
       RETURN;
     END IF;
   END IF;
@@ -176,7 +176,7 @@ BEGIN
     IF t IS NOT NULL OR queued IS NOT NULL OR m <> 'x' AND EXISTS (SELECT FROM tower_lock.waiter
       WHERE key = k AND seen > clock_timestamp() - interval '3 s' AND (m = 'p' OR mode <> 's')) THEN
       t := coalesce(t, (SELECT min(until) FROM tower_lock.lease WHERE key = k), clock_timestamp());
-      ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp()) * 1000));
+      ttl_ms := greatest(20, ceil(extract(epoch FROM t - clock_timestamp())::numeric * 1000));
       RETURN;
     END IF;
   END IF;
