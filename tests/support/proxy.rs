@@ -25,6 +25,8 @@ pub(crate) struct Proxy {
 struct Rules {
     swallow: Option<Swallow>,
     delay: Duration,
+    /// The most bytes of a piece of data.
+    most: Option<usize>,
     refuse: bool,
     drops_messages: bool,
     /// The number of times that all connections were cut.
@@ -124,6 +126,14 @@ impl Proxy {
     /// Delays each piece of data by this time in each direction.
     pub(crate) fn delay(&self, delay: Duration) {
         self.rules.send_modify(|rules| rules.delay = delay);
+    }
+
+    /// Delays each piece of data as `delay` does, of which none is longer than this.
+    pub(crate) fn split(&self, most: usize, delay: Duration) {
+        self.rules.send_modify(|rules| {
+            rules.most = Some(most);
+            rules.delay = delay;
+        });
     }
 
     /// Resets new connections at once.
@@ -240,7 +250,9 @@ async fn pump(
     let mut buffer = vec![0; 64 * 1024];
     let mut silent = false;
     loop {
-        let read = from.read(&mut buffer).await;
+        // The next piece of a connection that reads is of the former size.
+        let most = rules.borrow().most.unwrap_or(buffer.len());
+        let read = from.read(&mut buffer[..most]).await;
         let now = *rules.borrow();
         if let (Direction::Up, Ok(length)) = (direction, &read) {
             let calls = buffer[..*length].windows(7).filter(|it| it == b"EVALSHA");

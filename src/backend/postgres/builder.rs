@@ -27,6 +27,7 @@ use crate::{ConfigError, ConnectError};
 const LOCK: &str =
     "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(1953459813, 1)";
 const PRODUCT: &str = "SELECT version()";
+const PROCESS: &str = "SELECT pg_catalog.pg_backend_pid()";
 const EXISTS: &str = "SELECT to_regclass('tower_lock.version') IS NOT NULL";
 const READ_VERSION: &str = "SELECT max(version) FROM tower_lock.version";
 // The second item is none of the usual ones, and a third one waits, so that each function is compiled.
@@ -167,9 +168,8 @@ impl PostgresBackendBuilder {
             (listen, _) => listen,
         };
         let address = source.address();
-        let recovery = Arc::default();
-        let line = |source| Line::new(source, timeout, Arc::clone(&recovery));
-        let (grants, others) = (line(source.clone()), Arc::new(line(source)));
+        let grants = Line::new(source, timeout);
+        let others = Arc::new(grants.another());
         let releases = Batch::new(Releases {
             line: Arc::clone(&others),
         });
@@ -224,6 +224,15 @@ async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
     let deadline = Instant::now() + TRIAL;
     let (key, lease) = (format!("tower-lock:{}", Uuid::new_v4()), "trial");
     let grants = inner.acquires.command.line.session().await?;
+    let mut processes = [None; 3];
+    for (process, session) in processes.iter_mut().zip([&session, &session, &grants]) {
+        let rows = session.query(PROCESS, &[], deadline).await?;
+        *process = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
+    }
+    // A direct connection has one process, and no other connection has it.
+    if processes[0] != processes[1] || processes[1] == processes[2] {
+        session.found_spread();
+    }
     let not_after = grants.clock_at(deadline);
     let durable = inner.acquires.command.durable;
     let parameters: [(&(dyn ToSql + Sync), Type); 4] = [

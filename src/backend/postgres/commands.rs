@@ -173,6 +173,7 @@ impl Command for Acquires {
                 [attempt] => self.send_one(&session, attempt, deadline).await,
                 _ => self.send_all(&session, attempts, deadline).await,
             };
+            drop(session);
             if let Err(error) = &outcomes
                 && error.may_have_taken_effect()
             {

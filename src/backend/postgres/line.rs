@@ -1,11 +1,13 @@
 //! One shared connection, which is replaced when it ends.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
@@ -37,6 +39,9 @@ pub(super) struct Line {
     pub(super) recovery: Arc<Recovery>,
     /// Locked during a dial. After the connect, only tasks on the thread of the crate lock it, so no caller holds it up.
     state: tokio::sync::Mutex<LineState>,
+    /// Whether a proxy sends statements to several sessions, of this line or another one.
+    is_spread: Arc<AtomicBool>,
+    turns: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -47,6 +52,21 @@ struct LineState {
     is_recovery: bool,
 }
 
+/// A session for one command. If a proxy spreads statements, no other command shares it in the meantime: PgBouncer before
+/// 1.21 passes the session on at the reply to a command, even if it has forwarded a part of the next one.
+pub(super) struct Turn {
+    session: Arc<Session>,
+    _alone: Option<OwnedMutexGuard<()>>,
+}
+
+impl Deref for Turn {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
 pub(super) struct Session {
     client: Connected,
     /// The server's clock in seconds, and when it was received.
@@ -54,22 +74,45 @@ pub(super) struct Session {
     is_broken: AtomicBool,
     /// The functions whose statements for one key were prepared.
     prepared: Mutex<Vec<&'static str>>,
-    /// Whether the prepared statement was missing. Mostly, a proxy sends statements to several sessions.
-    is_spread: AtomicBool,
+    is_spread: Arc<AtomicBool>,
 }
 
 impl Line {
-    pub(super) fn new(source: Source, response_timeout: Duration, recovery: Arc<Recovery>) -> Self {
+    pub(super) fn new(source: Source, response_timeout: Duration) -> Self {
         Self {
             source,
             response_timeout,
-            recovery,
+            recovery: Arc::default(),
             state: tokio::sync::Mutex::default(),
+            is_spread: Arc::default(),
+            turns: Arc::default(),
         }
     }
 
+    /// Returns another connection to the same server.
+    pub(super) fn another(&self) -> Self {
+        Self {
+            recovery: Arc::clone(&self.recovery),
+            is_spread: Arc::clone(&self.is_spread),
+            ..Self::new(self.source.clone(), self.response_timeout)
+        }
+    }
+
+    /// Returns the connection for one command.
+    pub(super) async fn session(&self) -> Result<Turn, BackendError> {
+        let alone = match self.is_spread.load(Ordering::Relaxed) {
+            true => Some(Arc::clone(&self.turns).lock_owned().await),
+            false => None,
+        };
+        let session = self.shared().await?;
+        Ok(Turn {
+            session,
+            _alone: alone,
+        })
+    }
+
     /// Returns the connection, which it opens if there is none.
-    pub(super) async fn session(&self) -> Result<Arc<Session>, BackendError> {
+    async fn shared(&self) -> Result<Arc<Session>, BackendError> {
         let called = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(session) = &state.session {
@@ -111,7 +154,7 @@ impl Line {
             clock: Mutex::new((0.0, Instant::now())),
             is_broken: AtomicBool::default(),
             prepared: Mutex::default(),
-            is_spread: AtomicBool::default(),
+            is_spread: Arc::clone(&self.is_spread),
         };
         session.read_clock(self.response_timeout).await?;
         Ok(session)
@@ -182,7 +225,7 @@ impl Session {
         let execute = self.simple_query(single.execute(arguments), deadline);
         match join(prepare, execute).await.1 {
             Err(error) if is_unprepared(&error) => {
-                self.is_spread.store(true, Ordering::Relaxed);
+                self.found_spread();
                 direct().await
             }
             row => row,
@@ -250,6 +293,11 @@ impl Session {
     /// Sends a statement whose error its caller examines.
     pub(super) async fn try_query(&self, statement: &str) -> Result<Vec<Row>, Error> {
         self.client.query_typed(statement, &[]).await
+    }
+
+    /// Records that a proxy sends statements to several sessions.
+    pub(super) fn found_spread(&self) {
+        self.is_spread.store(true, Ordering::Relaxed);
     }
 
     /// Makes the next command open another connection.
