@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::{Manager, Pool};
 use tokio::time::timeout;
-use tower_lock::LockKey;
-use tower_lock::backend::{AcquireRequest, Backend as _, Contended, Released};
+use tokio_postgres::NoTls;
+use tower_lock::backend::{AcquireRequest, Backend as _, Contended, Released, conformance};
+use tower_lock::{LockKey, LockManager, PostgresBackend};
 
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, acquire, backend, is_busy, lease};
@@ -151,4 +153,85 @@ async fn fence_without_keys_fails() {
         let error = client.query(&fence, &[]).await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), "TL001", "{fence}");
     }
+}
+
+/// The text of a version of the functions of which one column has another type.
+const OTHER_TYPES: &str = "
+    ALTER FUNCTION tower_lock.release_one_2(text, text, bool) RENAME TO release_former;
+    CREATE FUNCTION tower_lock.release_one_2(text, text, bool) RETURNS varchar LANGUAGE sql AS
+        $$ SELECT tower_lock.release_former($1, $2, $3) $$;
+    ALTER FUNCTION tower_lock.acquire_one(text, text, text, int8, float8, bool, bool) RENAME TO acquire_former;
+    CREATE FUNCTION tower_lock.acquire_one(text, text, text, int8, float8, bool, bool, OUT counter numeric, OUT ttl_ms int8)
+        LANGUAGE sql AS $$ SELECT counter, ttl_ms FROM tower_lock.acquire_former($1, $2, $3, $4, $5, $6, $7) $$";
+
+/// The server refuses the prepared statement for as long as the session lasts (0A000). The command is sent unprepared.
+#[tokio::test]
+async fn session_with_stale_plan_is_replaced() {
+    let server = PostgresServer::start(&[]).await;
+    let locks = LockManager::builder(backend(&server).await)
+        .build()
+        .unwrap();
+    let client = server.client().await;
+    let sessions = async || {
+        let pids = "SELECT pid FROM pg_stat_activity
+            WHERE application_name = 'tower-lock' AND query !~ 'LISTEN|pg_advisory_lock_shared'";
+        let rows = client.query(pids, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>()
+    };
+    let lock_once = async || {
+        let guard = locks.acquire("k").wait(LONG).await.unwrap();
+        guard.release().await.unwrap();
+    };
+    lock_once().await;
+    let before = sessions().await;
+    assert_eq!(before.len(), 2);
+    server.run(OTHER_TYPES).await;
+    lock_once().await;
+    // The next command opens the connection.
+    lock_once().await;
+    let after = sessions().await;
+    let stays = before.iter().any(|it| after.contains(it));
+    assert!(after.len() == 2 && !stays, "{before:?}, {after:?}");
+    lock_once().await;
+    assert_eq!(sessions().await, after);
+}
+
+/// As after a restore, under processes that run.
+#[tokio::test]
+async fn sessions_outlive_schema() {
+    let server = PostgresServer::start(&[]).await;
+    let backend = backend(&server).await;
+    let key = LockKey::new("k");
+    for _ in 0..3 {
+        let lease = lease();
+        acquire(&backend, &key, lease, LONG).await;
+        assert!(is_busy(&backend, &key).await);
+        assert_eq!(
+            super::release(&backend, &key, lease).await,
+            Released::Released
+        );
+        server.run("DROP SCHEMA tower_lock CASCADE").await;
+        server.run(PostgresBackend::MIGRATION).await;
+    }
+}
+
+/// What other users of a pool leave in its sessions.
+#[tokio::test]
+async fn warmed_sessions_of_pool_serve() {
+    let server = PostgresServer::start(&[]).await;
+    let manager = Manager::new(server.url().parse().unwrap(), NoTls);
+    let pool = Pool::builder(manager).max_size(2).build().unwrap();
+    let clients = [pool.get().await.unwrap(), pool.get().await.unwrap()];
+    for client in clients {
+        client.prepare_cached("SELECT 1").await.unwrap();
+        let leaves = "PREPARE s0 AS SELECT 1; PREPARE s1 (text) AS SELECT $1;
+            CREATE TEMP TABLE lease (key text); CREATE TEMP TABLE waiter (key text);
+            SET search_path = pg_temp, public; SET statement_timeout = '5s';
+            SET default_transaction_isolation = 'repeatable read'; SET standard_conforming_strings = off;
+            LISTEN elsewhere; DECLARE c CURSOR WITH HOLD FOR SELECT 1";
+        client.batch_execute(leaves).await.unwrap();
+    }
+    let builder = PostgresBackend::from_pool(pool).response_timeout(LONG / 10);
+    let [one, other] = [builder.connect().await.unwrap(), backend(&server).await];
+    conformance::all(&one, &other).await;
 }

@@ -102,9 +102,15 @@ pub(super) fn is_unprepared(error: &BackendError) -> bool {
     has_code(error, UNPREPARED)
 }
 
-/// Returns `true` for a server that accepts no writes, as a standby, whose queue is not readable either.
+/// Returns `true` for a prepared statement whose columns had other types in an older version of its function.
+pub(super) fn is_stale(error: &BackendError) -> bool {
+    has_code(error, "0A000")
+}
+
+/// Returns `true` for a server that accepts no writes, as a standby, whose queue is not readable either (0A000). A session with
+/// a stale statement is replaced likewise.
 pub(super) fn is_read_only(error: &BackendError) -> bool {
-    has_code(error, "25006") || has_code(error, "0A000")
+    has_code(error, "25006") || is_stale(error)
 }
 
 fn has_code(error: &BackendError, expected: &str) -> bool {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
 
-use super::error::{Cause, is_late, is_read_only, is_unprepared, of_command};
+use super::error::{Cause, is_late, is_read_only, is_stale, is_unprepared, of_command};
 use super::single::Single;
 use super::source::{Connected, Source};
 use crate::backend::BackendError;
@@ -228,6 +228,7 @@ impl Session {
                 self.found_spread();
                 direct().await
             }
+            Err(error) if is_stale(&error) => direct().await,
             row => row,
         }
     }
