@@ -13,7 +13,7 @@ export SERVER
 TESTS := $(CARGO) test --workspace --all-features
 
 # Words in the names of the tests that `make test-long` runs instead of `make test`.
-LONG := load:: unfenced_ledger library:: topologies:: managers_over_failing matrix:: documented_user_passes tls_passes pool_with
+LONG := load:: lets_server_sleep unfenced_ledger library:: topologies:: managers_over_failing matrix:: documented_user_passes tls_passes pool_with
 
 # The versions of PostgreSQL of `make test-postgres`: the oldest and the newest.
 VERSIONS ?= 13.23.0 18.1.0

@@ -57,7 +57,6 @@ impl Recovery {
     }
 
     /// Returns `true` if there is a subscriber.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_awaited(&self) -> bool {
         self.state.lock().subscribers.prune() > 0
     }

@@ -139,7 +139,10 @@
 //!
 //! - PostgreSQL 13 or newer; tested with 13, 15 and 18.
 //! - A process has two connections, one for grants and one for other commands, and a third one that listens while it holds
-//!   or waits for a lock.
+//!   or waits for a lock, and for one to two minutes afterwards.
+//! - The listening connection sends a statement every 30 s, and so keeps a server awake that is suspended while idle, such as
+//!   one of Neon. A held lock does so by its renewals. An idle process lets the server sleep, and its next acquire
+//!   starts it: set `connect_timeout` in the URL if that takes longer than 2 s.
 //! - A transaction that stays open for long anywhere in the cluster keeps old versions of the rows, and busy keys become
 //!   slow. Alert on `now() - xact_start` in `pg_stat_activity`.
 //! - A proxy that delivers no notifications, such as PgBouncer in transaction mode, is detected: waiters then poll every
@@ -157,7 +160,7 @@
 //! - These commands contain their key, in hexadecimal. The server shows it in `pg_stat_activity`, and logs it with an error
 //!   of the command and with `log_statement`. The table of leases has the keys as well.
 //! - Advisory locks of two numbers, of which the first is 1953459811 to 1953459814, belong to this crate.
-//! - Every 60 s, each process removes expired leases and abandoned places, up to 1,000 of each.
+//! - Every 60 s, each process that listens removes expired leases and abandoned places, up to 1,000 of each.
 //! - After a restore of a dump, run `TRUNCATE tower_lock.era`. The next token is then ahead of the clock.
 //! - `connect` refuses CockroachDB, which has no notifications and another `FOR KEY SHARE`, and YugabyteDB, which is
 //!   untested.

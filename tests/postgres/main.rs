@@ -18,6 +18,7 @@ mod sessions;
 mod sqlx;
 #[path = "../support/mod.rs"]
 mod support;
+mod suspends;
 mod timeouts;
 mod tls;
 

@@ -312,12 +312,22 @@ impl PostgresServer {
 
     /// Ends the server and all sessions, and starts it again.
     pub(crate) async fn restart(&mut self) {
+        self.end().await;
+        self.begin().await;
+    }
+
+    /// Ends the server and all sessions.
+    pub(crate) async fn end(&mut self) {
         self.process.signal("-INT");
         let start = Instant::now();
         while !self.process.has_ended() {
             assert!(start.elapsed() < PATIENCE, "{}", log(self.dir.path()));
             sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Starts the ended server again.
+    pub(crate) async fn begin(&mut self) {
         self.launch();
         self.ready().await;
     }

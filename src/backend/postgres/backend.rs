@@ -165,8 +165,9 @@ impl Backend for PostgresBackend {
     }
 
     fn recoveries(&self) -> Hints {
+        let hints = self.inner.line.recovery.hints_of_holder();
         self.inner.listener.start();
-        self.inner.line.recovery.hints_of_holder()
+        hints
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -2,11 +2,13 @@
 //!
 //! Some proxies accept LISTEN and deliver nothing. So the task sends itself a notification after LISTEN and every 30 s.
 //! Without an echo, it polls: it notifies all waiters of this process at short intervals.
+//!
+//! A process that has not held or waited for a lock for a while has no such task, so that its server can be suspended.
 
 use std::collections::VecDeque;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
@@ -41,16 +43,20 @@ const RECONNECT: Duration = Duration::from_millis(500);
 /// The text of the self-test.
 const PROBE_TEXT: &str = "p";
 
-/// The waiters of a backend, and the task that notifies them. The task ends with the backend.
+/// The waiters of a backend, and the task that notifies them. The task ends with the backend, or rests.
 pub(super) struct Listener {
     watchers: Arc<Mutex<Watchers>>,
     channel: String,
     /// Whether notifications arrive.
     delivers: Arc<AtomicBool>,
     asks: mpsc::UnboundedSender<Ask>,
-    /// The task, before the first waiter.
-    task: Mutex<Option<Task>>,
+    /// Whether a lock was held or waited for since the last sweep.
+    is_used: Arc<AtomicBool>,
+    resting: Arc<Resting>,
 }
+
+/// The task, before the first lock and after a while without one.
+type Resting = Mutex<Option<Task>>;
 
 /// A manager that waits for a key, or that ended to.
 struct Ask {
@@ -77,6 +83,8 @@ impl Listener {
         let (asks, receiver) = mpsc::unbounded_channel();
         let watchers = Arc::default();
         let delivers = Arc::default();
+        let is_used = Arc::default();
+        let resting = Arc::<Resting>::default();
         // The name shows the functions of the schema that this process is of the version with the queue.
         let channel = format!("tower_lock_queue_{}", Uuid::new_v4().simple());
         let task = Task {
@@ -88,13 +96,17 @@ impl Listener {
             line,
             server,
             is_recovery: false,
+            is_used: Arc::clone(&is_used),
+            resting: Arc::downgrade(&resting),
         };
+        *lock(&resting) = Some(task);
         Self {
             watchers,
             channel,
             delivers,
             asks,
-            task: Mutex::new(Some(task)),
+            is_used,
+            resting,
         }
     }
 
@@ -104,13 +116,10 @@ impl Listener {
         delivers.then(|| self.channel.clone())
     }
 
-    /// Starts the task, unless it runs.
+    /// Starts the task, unless it runs. Its caller has added a waiter or a holder, without which it soon rests.
     pub(super) fn start(&self) {
-        let task = self
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.is_used.store(true, Ordering::Relaxed);
+        let task = lock(&self.resting).take();
         if let Some(task) = task {
             Background.spawn(task.run());
         }
@@ -133,8 +142,8 @@ impl Listener {
     }
 }
 
-fn lock(watchers: &Mutex<Watchers>) -> MutexGuard<'_, Watchers> {
-    watchers.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Task {
@@ -149,10 +158,13 @@ struct Task {
     server: Option<Server>,
     /// Whether the next connection follows one that ended.
     is_recovery: bool,
+    is_used: Arc<AtomicBool>,
+    resting: Weak<Resting>,
 }
 
 impl Task {
     async fn run(mut self) {
+        self.is_used.store(false, Ordering::Relaxed);
         let mut link: Option<Link> = None;
         let mut dial: Option<Dial> = self.dial();
         let mut redial_at: Option<Instant> = None;
@@ -239,9 +251,29 @@ impl Task {
                     Background.spawn(async move {
                         drop(line.query("SELECT tower_lock.sweep_2()", &[]).await);
                     });
+                    let is_used = self.is_used.swap(false, Ordering::Relaxed);
+                    if !is_used && work.is_none() && self.queue.is_empty() {
+                        match self.rest() {
+                            Some(task) => self = task,
+                            None => return,
+                        }
+                    }
                 },
             }
         }
+    }
+
+    /// Ends the task until the next start. Returns it if there are waiters or holders.
+    fn rest(self) -> Option<Self> {
+        let resting = self.resting.upgrade()?;
+        // A caller that adds one starts the task afterwards, under this mutex.
+        let mut resting = lock(&resting);
+        if !lock(&self.watchers).is_empty() || self.line.recovery.is_awaited() {
+            return Some(self);
+        }
+        self.delivers.store(false, Ordering::Relaxed);
+        *resting = Some(self);
+        None
     }
 
     fn dial(&self) -> Option<Dial> {
