@@ -15,8 +15,8 @@ TESTS := $(CARGO) test --workspace --all-features
 # Words in the names of the tests that `make test-long` runs instead of `make test`.
 LONG := load:: lets_server_sleep unfenced_ledger library:: topologies:: managers_over_failing matrix:: documented_user_passes tls_passes pool_with
 
-# The versions of PostgreSQL of `make test-postgres`: the oldest and the newest.
-VERSIONS ?= 13.23.0 18.1.0
+# The versions of PostgreSQL of `make test-postgres`. Debian 12 has 15.
+VERSIONS ?= 13.23.0 14.20.0 16.11.0 17.7.0 18.1.0
 
 # The number of runs of each fault in `make faults`, and words that select faults by name.
 RUNS ?= 20
@@ -45,13 +45,14 @@ FIRST ?= 0
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test examples browser test-long curl postgres test-servers test-postgres fuzz faults versions queue simulate mutants server lint api features features-lint features-test deny bench instructions interop ops
+.PHONY: help test examples browser test-long curl postgres test-servers test-postgres test-pgbouncer fuzz faults versions queue simulate mutants server lint api features features-lint features-test deny bench instructions interop ops
 
 help:
 	@echo 'make test      unit, integration and documentation tests, with all features'
 	@echo 'make test-long  topologies, load, each fault once, and processes that are killed for PROCESSES_SECONDS=n'
 	@echo 'make test-servers  the Redis tests against Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.1, and proxies (EXCLUDE="names"; requires Python, Go, Maven)'
-	@echo 'make test-postgres  the PostgreSQL tests against 13 and 18 (VERSIONS="$(VERSIONS)"; requires Python, Maven)'
+	@echo 'make test-postgres  the PostgreSQL tests against other versions (VERSIONS="$(VERSIONS)"; requires Python, Maven)'
+	@echo 'make test-pgbouncer  the tests behind PgBouncer with the version of Debian 13 (requires Debian, a C compiler)'
 	@echo 'make browser   the dashboard in Chromium (STORE=1 replaces docs/dashboard.png)'
 	@echo 'make faults    each fault $(RUNS) times under load, as a table (RUNS=n, ROWS="words of names"; 100 000 locks run once)'
 	@echo 'make versions  processes of this version beside those of the commit OLD, as in a rolling upgrade (RUNS=$(RUNS))'
@@ -98,6 +99,9 @@ test-servers: server
 
 test-postgres: examples
 	VERSIONS='$(VERSIONS)' CARGO='$(CARGO)' .ci/test-postgres
+
+test-pgbouncer: postgres
+	CARGO='$(CARGO)' .ci/test-pgbouncer
 
 # A workspace of its own. It checks what `tests/http/random` checks with fixed seeds.
 fuzz:

@@ -137,7 +137,7 @@
 //!
 //! # Operation
 //!
-//! - PostgreSQL 13 or newer; tested with 13, 15 and 18.
+//! - PostgreSQL 13 or newer; tested with 13 to 18.
 //! - A process has two connections, one for grants and one for other commands, and a third one that listens while it holds
 //!   or waits for a lock, and for one to two minutes afterwards.
 //! - The listening connection sends a statement every 30 s, and so keeps a server awake that is suspended while idle, such as
@@ -152,7 +152,7 @@
 //! - A session prepares the commands for one key, as `tower_lock_acquire_one_`, `tower_lock_contend_`
 //!   and `tower_lock_release_one_2_` with a number.
 //!   Behind a proxy that sends statements to several sessions, which `connect` detects, they are sent unprepared, and each
-//!   connection has one command in flight. Tested with PgBouncer 1.18 in transaction mode. RDS Proxy pins the
+//!   connection has one command in flight. Tested with PgBouncer 1.18 and 1.24 in transaction mode. RDS Proxy pins the
 //!   sessions of a process, as it does after `SET`.
 //! - PgBouncer before 1.21 can pass a session on while it has forwarded only a part of a command, if a client sends it
 //!   before the reply to its last one. The next client then gets an error (08P01) or no reply. This backend does not send so,

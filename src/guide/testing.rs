@@ -117,7 +117,7 @@
 //! | `make test` | the tests except the long ones and those against Java, in several minutes; installs `redis-server`, `postgresql` and `curl` on Debian and Ubuntu |
 //! | `make test-long` | Sentinel, Cluster and quorum, load, each fault once, and `processes` |
 //! | `make test-servers` | the Redis tests against Redis 6.2, 7.0 and 8.2, and Valkey 8.1 and 9.1 |
-//! | `make test-postgres` | the PostgreSQL tests against 13 and 18; needs Python and Maven |
+//! | `make test-postgres` | the PostgreSQL tests against 13, 14, 16, 17 and 18; needs Python and Maven |
 //! | `make faults` | faults of servers, networks and processes, as one table |
 //! | `make simulate` | the engine under simulated faults, in virtual time |
 //! | `make queue` | random steps of the queue in Redis against a reference |
