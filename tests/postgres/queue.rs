@@ -512,9 +512,11 @@ async fn contended_grants_take_few_commands() {
         grants
     });
     let grants: Vec<i32> = join_all(grants).await;
+    // On a busy machine, a turn is so long that they are many.
+    let refreshes = all.len() as f64 * begun.elapsed().as_secs_f64();
     let commands = calls().await - before;
     let sum: i32 = grants.iter().sum();
-    let per_grant = commands as f64 / f64::from(sum);
+    let per_grant = (commands as f64 - refreshes) / f64::from(sum);
     assert!(per_grant < 5.0, "{per_grant} commands for each of {sum}");
     let least = grants.iter().min().unwrap() * 10;
     assert!(least * 8 >= sum * 7, "each has its turns: {grants:?}");
