@@ -154,9 +154,9 @@
 //!   Behind a proxy that sends statements to several sessions, which `connect` detects, they are sent unprepared, and each
 //!   connection has one command in flight. Tested with PgBouncer 1.18 and 1.24 in transaction mode. RDS Proxy pins the
 //!   sessions of a process, as it does after `SET`.
-//! - PgBouncer before 1.21 can pass a session on while it has forwarded only a part of a command, if a client sends it
-//!   before the reply to its last one. The next client then gets an error (08P01) or no reply. This backend does not send so,
-//!   but other clients of the same pool may: give the locks a user of their own there.
+//! - PgBouncer before 1.21 keeps no session for a client that sends a command before the reply to its last one, which then
+//!   fails with 08P01. This backend does not send so, but other clients of the same pool may: give the locks a user of
+//!   their own there.
 //! - These commands contain their key, in hexadecimal. The server shows it in `pg_stat_activity`, and logs it with an error
 //!   of the command and with `log_statement`. The table of leases has the keys as well.
 //! - Advisory locks of two numbers, of which the first is 1953459811 to 1953459814, belong to this crate.

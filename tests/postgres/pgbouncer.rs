@@ -102,7 +102,7 @@ async fn pgbouncer_in_transaction_mode_passes_conformance() {
     conformance::all(&one, &other).await;
 }
 
-/// Before 1.21, it passes a session on at the reply to a command, even if it has forwarded a part of the next one.
+/// Before 1.21, it keeps no session for a client that sends a command before the reply to its last one.
 #[tokio::test]
 async fn pgbouncer_splits_no_command() {
     let server = PostgresServer::start(&[]).await;

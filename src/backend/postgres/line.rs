@@ -53,7 +53,7 @@ struct LineState {
 }
 
 /// A session for one command. If a proxy spreads statements, no other command shares it in the meantime: PgBouncer before
-/// 1.21 passes the session on at the reply to a command, even if it has forwarded a part of the next one.
+/// 1.21 keeps no session for a client that sends a command before the reply to its last one.
 pub(super) struct Turn {
     session: Arc<Session>,
     _alone: Option<OwnedMutexGuard<()>>,
