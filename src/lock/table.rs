@@ -146,38 +146,6 @@ impl Lanes {
         true
     }
 
-    /// Applies an event to every lane, one shard at a time.
-    pub(super) fn for_each(
-        &self,
-        mut event: impl FnMut(&LockKey, &mut Lane, &mut Effects),
-    ) -> Vec<(LockKey, Effects)> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            let mut guard = shard.lock();
-            let Shard {
-                lanes, deadlines, ..
-            } = &mut *guard;
-            let before = lanes.len();
-            lanes.retain(|slot| {
-                let mut effects = Effects::default();
-                event(&slot.key, &mut slot.lane, &mut effects);
-                let stays = !slot.lane.is_idle();
-                if stays {
-                    Self::schedule(slot, slot.key.hash_code(), deadlines, &mut effects);
-                }
-                self.count_work(&slot.lane, &mut effects);
-                if !effects.is_empty() {
-                    all.push((slot.key.clone(), effects));
-                }
-                stays
-            });
-            if lanes.len() < before {
-                self.have_left(guard);
-            }
-        }
-        all
-    }
-
     /// Reads the lane of a key, if there is one.
     pub(super) fn inspect<R>(&self, key: &LockKey, check: impl FnOnce(&Lane) -> R) -> Option<R> {
         let hash = key.hash_code();
@@ -186,11 +154,16 @@ impl Lanes {
         slot.map(|slot| check(&slot.lane))
     }
 
-    /// Counts the work that a lane leaves if it is idle or only yields, under the mutex of its shard.
+    /// Counts the work that a lane leaves, under the mutex of its shard: its own if it is idle or only yields, and a first
+    /// attempt that was replaced.
     fn count_work(&self, lane: &Lane, effects: &mut Effects) {
-        if !effects.work.is_empty() && (lane.is_idle() || lane.is_yielding()) {
-            effects.outlive_lane = true;
-            self.unstarted.fetch_add(1, Ordering::Relaxed);
+        if effects.work.is_empty() {
+            return;
+        }
+        effects.outlive_lane = lane.is_idle() || lane.is_yielding();
+        let outlives = usize::from(effects.outlive_lane) + usize::from(effects.left_attempt);
+        if outlives > 0 {
+            self.unstarted.fetch_add(outlives, Ordering::Relaxed);
         }
     }
 

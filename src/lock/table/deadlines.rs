@@ -40,6 +40,7 @@ impl Deadlines {
         self.0.pop().map(|Reverse(entry)| entry)
     }
 
+    #[cfg(test)]
     pub(in crate::lock) fn len(&self) -> usize {
         self.0.len()
     }

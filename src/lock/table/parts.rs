@@ -14,6 +14,13 @@ impl Lanes {
         (0..SHARDS).for_each(|shard| self.inspect_shard(shard, &mut check));
     }
 
+    /// Returns the keys of all lanes.
+    pub(in crate::lock) fn keys(&self) -> Vec<LockKey> {
+        let mut keys = Vec::new();
+        self.inspect_all(|key, _| keys.push(key.clone()));
+        keys
+    }
+
     /// Reads each lane of a permit of `key`.
     pub(in crate::lock) fn inspect_permits(
         &self,

@@ -1,6 +1,5 @@
 //! One round of the watchdog over the lanes that are due.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::deadlines::Entry;
@@ -36,75 +35,60 @@ impl Lanes {
     pub(in crate::lock) fn check(&self, now: Moment) -> Round {
         let mut round = Round::default();
         for shard in &self.shards {
-            let mut guard = shard.lock();
-            let before = guard.lanes.len();
-            let renewals = self.look_at_shard(&mut guard, now, &mut round);
-            if !renewals.is_empty() {
-                round.renewals.push(renewals);
-            }
-            if let Some(first) = guard.deadlines.first() {
-                round.next = Some(round.next.map_or(first.at, |next| next.min(first.at)));
-            }
-            if guard.lanes.len() < before {
-                self.have_left(guard);
-            }
-        }
-        round
-    }
-
-    fn look_at_shard(&self, shard: &mut Shard, now: Moment, round: &mut Round) -> Vec<DueRenewal> {
-        let mut renewals = Vec::new();
-        // Entries that a check adds belong to the next round.
-        for _ in 0..shard.deadlines.len() {
-            let Some(entry) = shard.deadlines.first() else {
-                break;
-            };
-            let Entry { at, hash } = entry;
-            if at > now {
-                // A renewal that is due soon joins the renewals of this round.
-                let mut lanes = shard.lanes.iter_hash(hash);
-                let joins = !(round.renewals.is_empty() && renewals.is_empty())
-                    && lanes.any(|slot| slot.scheduled == Some(at) && slot.lane.renews_early(now));
-                if !joins {
-                    break;
-                }
-            }
-            shard.deadlines.pop();
-            let mut idle = false;
-            for slot in shard.lanes.iter_hash_mut(hash) {
-                if slot.key.hash_code() != hash {
-                    continue;
-                }
-                slot.scheduled.take_if(|scheduled| *scheduled == at);
+            // Entries that a check adds belong to the next round.
+            let due = shard.lock().take_due(now, !round.renewals.is_empty());
+            let mut renewals = Vec::new();
+            for key in due {
                 let mut effects = Effects::default();
-                if let Some((lease, ttl)) = slot.lane.check(now, &mut effects) {
-                    renewals.push(DueRenewal {
-                        key: slot.key.clone(),
-                        lease,
-                        ttl,
-                        mode: slot.lane.mode(),
-                    });
-                }
-                slot.lane.admit(&slot.key, now, &mut effects);
-                self.count_work(&slot.lane, &mut effects);
-                if effects.left_attempt {
-                    self.unstarted.fetch_add(1, Ordering::Relaxed);
-                }
-                if slot.lane.is_idle() {
-                    idle = true;
-                } else {
-                    Self::schedule(slot, hash, &mut shard.deadlines, &mut effects);
-                }
+                self.with(&key, &mut effects, |lane, effects| {
+                    if let Some((lease, ttl)) = lane.check(now, effects) {
+                        renewals.push(DueRenewal {
+                            key: key.clone(),
+                            lease,
+                            ttl,
+                            mode: lane.mode(),
+                        });
+                    }
+                    lane.admit(&key, now, effects);
+                });
                 // The watchdog reads its next deadline from the index.
                 effects.deadlines = Few::Empty;
                 if !effects.is_empty() {
-                    round.effects.push((slot.key.clone(), effects));
+                    round.effects.push((key, effects));
                 }
             }
-            if idle && let Ok(lane) = (shard.lanes).find_entry(hash, |slot| slot.lane.is_idle()) {
-                lane.remove();
+            if !renewals.is_empty() {
+                round.renewals.push(renewals);
             }
+            let first = shard.lock().deadlines.first();
+            round.next = round.next.into_iter().chain(first.map(|it| it.at)).min();
         }
-        renewals
+        round
+    }
+}
+
+impl Shard {
+    /// Removes the entries that are due, and returns the keys of their lanes. A renewal that is due soon joins those of
+    /// this round, if it has some: `renews`, or one that is due here.
+    fn take_due(&mut self, now: Moment, mut renews: bool) -> Vec<LockKey> {
+        let mut due = Vec::new();
+        while let Some(Entry { at, hash }) = self.deadlines.first() {
+            let slots = self.lanes.iter_hash_mut(hash);
+            let mut slots = slots.filter(|slot| slot.scheduled == Some(at));
+            // Otherwise the entry is stale.
+            if let Some(first) = slots.next() {
+                let renews_early = first.lane.renews_early(now);
+                if at > now && !(renews && renews_early) {
+                    break;
+                }
+                renews |= renews_early;
+                for slot in std::iter::once(first).chain(slots) {
+                    slot.scheduled = None;
+                    due.push(slot.key.clone());
+                }
+            }
+            self.deadlines.pop();
+        }
+        due
     }
 }

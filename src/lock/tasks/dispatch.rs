@@ -79,13 +79,6 @@ impl Engine {
         }
     }
 
-    /// Carries out the effects of events in several lanes.
-    pub(in crate::lock) fn carry_out_all(self: &Arc<Self>, all: Vec<(LockKey, Effects)>) {
-        for (key, mut effects) in all {
-            self.carry_out(&key, &mut effects);
-        }
-    }
-
     fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
         match work {
             Work::Contend {
@@ -124,18 +117,19 @@ impl Engine {
     /// Rejects new acquires, and the waiters of this stage of the shutdown.
     ///
     /// An acquire reads the stage under the mutex of its shard whenever it enters a lane or queues. This
-    /// method locks each shard after it has set the stage, so the acquire sees the stage or is in the queue.
+    /// method lists the keys of each shard after it has set the stage, so the acquire sees the stage or its key is listed.
     pub(in crate::lock) fn close(self: &Arc<Self>, stage: Shutdown) {
         self.set_closing(stage);
         let error = Error::new(ErrorKind::ShuttingDown);
         let now = self.now();
-        let all = self.lanes.for_each(|key, lane, effects| {
-            let is_rejected =
-                |claim: &Claim| stage == Shutdown::Rejecting || claim.deadline == Deadline::Endless;
-            lane.reject_if(effects, |_| error.clone(), is_rejected);
-            lane.admit(key, now, effects);
-        });
-        self.carry_out_all(all);
+        let is_rejected =
+            |claim: &Claim| stage == Shutdown::Rejecting || claim.deadline == Deadline::Endless;
+        for key in self.lanes.keys() {
+            self.event(&key, |lane, effects| {
+                lane.reject_if(effects, |_| error.clone(), is_rejected);
+                lane.admit(&key, now, effects);
+            });
+        }
     }
 }
 

@@ -161,10 +161,9 @@ async fn run(mut running: Running) {
 /// Makes the renewals of all held locks due.
 fn require_renewal(engine: &Arc<Engine>, home: &Home) {
     let now = engine.now();
-    let all = engine
-        .lanes
-        .for_each(|_, lane, _| lane.require_renewal(now));
-    engine.carry_out_all(all);
+    for key in engine.lanes.keys() {
+        engine.event(&key, |lane, _| lane.require_renewal(now));
+    }
     home.watchdog.next(now);
 }
 
@@ -184,7 +183,9 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         let renewal = renew(Arc::clone(engine), batch, Arc::clone(turns));
         home.spawn(renewal);
     }
-    engine.carry_out_all(effects);
+    for (key, mut effects) in effects {
+        engine.carry_out(&key, &mut effects);
+    }
     next
 }
 

@@ -54,7 +54,7 @@ async fn emptied_awaits_work_of_yielding_lane() {
         assert!(lane.is_yielding());
     });
     assert_eq!(lanes.unstarted(), 1);
-    drop(lanes.for_each(|_, lane, _| *lane = Lane::default()));
+    empty(&lanes);
     let mut emptied = pin!(lanes.emptied());
     assert!(timeout(SECOND, &mut emptied).await.is_err());
     assert!(effects.outlive_lane);
@@ -68,6 +68,6 @@ async fn emptied_completes_with_idle_lanes() {
     acquire(&lanes, &key(1), claim(1, RENEWED), now);
     let mut emptied = pin!(lanes.emptied());
     assert!(timeout(SECOND, &mut emptied).await.is_err());
-    drop(lanes.for_each(|_, lane, _| *lane = Lane::default()));
+    empty(&lanes);
     assert!(timeout(SECOND, emptied).await.is_ok());
 }

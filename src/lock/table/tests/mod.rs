@@ -77,6 +77,13 @@ fn return_to(
     lane.returned(number(1), Ok(()), released_to, now, effects);
 }
 
+/// Makes all lanes idle.
+fn empty(lanes: &Lanes) {
+    for key in lanes.keys() {
+        event(lanes, &key, |lane, _| *lane = Lane::default());
+    }
+}
+
 fn check(lanes: &Lanes, now: Moment) -> Round {
     lanes.check(now)
 }
