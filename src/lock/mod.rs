@@ -40,8 +40,8 @@
 //! `attempt` is the task of a [`first_attempt`](tasks::first_attempt), `loop` an acquire loop
 //! ([`contender`](tasks::contender)), `releaser` a task of [`releaser`](tasks::releaser), `watchdog` the task of
 //! [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home. A
-//! lease or a place that the lane has left, and that the backend may still hold, is released by the task of
-//! [`unconfirmed`](tasks::unconfirmed), also after a late reply.
+//! lease or a place that the lane has left, and that the backend may still hold, is released by commands of
+//! [`unconfirmed`](tasks::unconfirmed), which the watchdog sends, also after a late reply.
 //!
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|

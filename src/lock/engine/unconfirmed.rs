@@ -5,11 +5,12 @@
 //! hangs uses up its own commands and delays no other group. Releases that wait for a command share the next one.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::Engine;
 use crate::LockKey;
 use crate::jitter::jittered;
 use crate::lock::clock::Moment;
@@ -26,18 +27,16 @@ pub(in crate::lock) const BATCH: usize = 100;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 pub(in crate::lock) const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The leases of one manager whose releases are unconfirmed. Each key has at most one release command in flight, and one per tick after a
-/// failure.
-#[derive(Debug, Default)]
+/// The leases of one manager whose releases are unconfirmed. Each key has at most one release command in flight, and one
+/// per tick after a failure. The watchdog sends them.
+#[derive(Default)]
 pub(in crate::lock) struct UnconfirmedReleases {
     state: Mutex<State>,
-    /// Notified when the task has something to do.
-    pub(in crate::lock) changed: Notify,
     /// Notified when nothing is left.
     finished: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     keys: BTreeMap<LockKey, Unknown>,
     /// The groups of keys of the backend.
@@ -47,7 +46,8 @@ struct State {
     tick: Option<Moment>,
     /// The interval of the last tick. Zero before the first one.
     backoff: Duration,
-    running: bool,
+    /// The manager, which is kept while leases are left and its watchdog runs.
+    keeps: Option<Arc<Engine>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,16 +95,6 @@ impl UnknownLease {
     }
 }
 
-/// What the task has to do.
-#[derive(Debug)]
-pub(in crate::lock) enum Step {
-    /// Send one command, and report its end by [`ended`](UnconfirmedReleases::ended). The leases of one key are adjacent.
-    Release(u64, Vec<(LockKey, LeaseNumber)>),
-    /// Wait for the tick, if there is one, and for the commands in flight.
-    Wait(Option<Moment>),
-    End,
-}
-
 impl Unknown {
     fn find(&mut self, number: LeaseNumber) -> Option<&mut UnknownLease> {
         self.leases.iter_mut().find(|known| known.number == number)
@@ -131,38 +121,41 @@ impl UnconfirmedReleases {
         }
     }
 
-    /// Adds a lease of a key in this group. Returns `true` if the task does not run, so the caller has to start it.
-    pub(in crate::lock) fn add(&self, key: LockKey, group: u64, lease: UnknownLease) -> bool {
-        let start = {
-            let mut state = self.state.lock();
-            let State { keys, groups, .. } = &mut *state;
-            let unknown = keys.entry(key).or_insert_with_key(|key| {
-                groups.entry(group).or_default().due.push_back(key.clone());
-                Unknown {
-                    group,
-                    ..Unknown::default()
-                }
-            });
-            match unknown.find(lease.number) {
-                Some(known) => {
-                    known.until = known.until.max(lease.until);
-                    known.again |= lease.is_attempt;
-                }
-                None => unknown.leases.push(lease),
+    /// Adds a lease of a key in this group.
+    pub(in crate::lock) fn add(&self, key: LockKey, group: u64, lease: UnknownLease) {
+        let mut state = self.state.lock();
+        let State { keys, groups, .. } = &mut *state;
+        let unknown = keys.entry(key).or_insert_with_key(|key| {
+            groups.entry(group).or_default().due.push_back(key.clone());
+            Unknown {
+                group,
+                ..Unknown::default()
             }
-            !std::mem::replace(&mut state.running, true)
-        };
-        self.changed.notify_one();
-        start
+        });
+        match unknown.find(lease.number) {
+            Some(known) => {
+                known.until = known.until.max(lease.until);
+                known.again |= lease.is_attempt;
+            }
+            None => unknown.leases.push(lease),
+        }
     }
 
-    /// Returns what the task does next.
-    pub(in crate::lock) fn next_step(&self, now: Moment) -> Step {
+    /// Keeps the manager while leases are left. Its watchdog, which sends their releases, is about to start, or runs.
+    pub(in crate::lock) fn keep(&self, engine: &Arc<Engine>) {
         let mut state = self.state.lock();
-        if state.keys.is_empty() {
-            *state = State::default();
-            return Step::End;
+        if !state.keys.is_empty() {
+            state.keeps.get_or_insert_with(|| Arc::clone(engine));
         }
+    }
+
+    /// Returns the next command to send, for a group of keys. [`ended`](Self::ended) reports its end. The leases of one key
+    /// are adjacent.
+    pub(in crate::lock) fn next_command(
+        &self,
+        now: Moment,
+    ) -> Option<(u64, Vec<(LockKey, LeaseNumber)>)> {
+        let mut state = self.state.lock();
         if state.tick.is_some_and(|tick| tick <= now) {
             state.retry_failed();
         }
@@ -184,10 +177,10 @@ impl UnconfirmedReleases {
             }
             if !leases.is_empty() {
                 group.commands += 1;
-                return Step::Release(*id, leases);
+                return Some((*id, leases));
             }
         }
-        Step::Wait(state.tick)
+        None
     }
 
     /// The command for a group has ended, and its replies were applied.
@@ -195,7 +188,6 @@ impl UnconfirmedReleases {
         if let Some(group) = self.state.lock().groups.get_mut(&group) {
             group.commands = group.commands.saturating_sub(1);
         }
-        self.changed.notify_one();
     }
 
     /// Applies the reply for a key, whose leases `resolved` are released.
@@ -240,10 +232,9 @@ impl UnconfirmedReleases {
     /// Forgets a key without leases.
     fn resolved(&self, mut state: MutexGuard<'_, State>, key: &LockKey) {
         state.keys.remove(key);
-        let finished = state.keys.is_empty();
-        drop(state);
-        if finished {
-            self.changed.notify_one();
+        if state.keys.is_empty() {
+            let _dropped_without_mutex = std::mem::take(&mut *state);
+            drop(state);
             self.finished.notify_waiters();
         }
     }
@@ -255,25 +246,20 @@ impl UnconfirmedReleases {
         state.backoff = Duration::ZERO;
     }
 
-    /// Returns `true` if the task has something to do and does not run, so the caller has to start it.
-    pub(in crate::lock) fn start(&self) -> bool {
-        let mut state = self.state.lock();
-        !state.keys.is_empty() && !std::mem::replace(&mut state.running, true)
-    }
-
-    /// Keeps the leases for the next task, after this one was dropped. So were its commands in flight.
+    /// Leaves the leases to the next watchdog, after this one was dropped. So were the commands in flight.
     pub(in crate::lock) fn stopped(&self) {
         let mut state = self.state.lock();
-        state.running = false;
+        let _dropped_without_mutex = state.keeps.take();
         state.groups.clear();
         (state.keys.values_mut()).for_each(|unknown| unknown.in_flight = false);
         state.failed = state.keys.keys().cloned().collect();
         state.retry_failed();
+        drop(state);
     }
 
     /// Drops all leases: no home is left to release them.
     pub(in crate::lock) fn abandon(&self) {
-        *self.state.lock() = State::default();
+        let _dropped_without_mutex = std::mem::take(&mut *self.state.lock());
         self.finished.notify_waiters();
     }
 }

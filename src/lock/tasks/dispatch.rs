@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::contender::AcquireLoop;
 use super::first_attempt::FirstAttempt;
-use super::{releaser, unconfirmed, watchdog};
+use super::{releaser, watchdog};
 use crate::lock::clock::Span;
 use crate::lock::engine::unconfirmed::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
@@ -93,7 +93,7 @@ impl Engine {
             Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
             Work::ReleaseGranted(Outgoing { lease, ttl }) => {
                 let lease = UnknownLease::granted(lease, self.now() + ttl);
-                unconfirmed::add(self, key, lease);
+                self.add_unconfirmed(key, lease);
             }
             Work::ReleaseUnknown { lease, ttl } => self.release_until_confirmed(key, lease, ttl),
         }
@@ -111,7 +111,14 @@ impl Engine {
         ttl: Span,
     ) {
         let lease = UnknownLease::attempted(lease, self.now() + ttl);
-        unconfirmed::add(self, key, lease);
+        self.add_unconfirmed(key, lease);
+    }
+
+    fn add_unconfirmed(self: &Arc<Self>, key: &LockKey, lease: UnknownLease) {
+        let unconfirmed = &self.home.unconfirmed;
+        unconfirmed.add(key.clone(), self.backend.group(key), lease);
+        unconfirmed.keep(self);
+        watchdog::wake(self);
     }
 
     /// Rejects new acquires, and the waiters of this stage of the shutdown.

@@ -1,11 +1,11 @@
-//! The watchdog: one task per manager that renews leases, reports losses, rejects waiters at their deadlines and takes
-//! over commands that do not run near their callers.
+//! The watchdog: one task per manager that renews leases, reports losses, rejects waiters at their deadlines, takes
+//! over commands that do not run near their callers, and sends the releases that are unconfirmed.
 //!
-//! It checks the lanes that are due in the index and sleeps until the next deadline. A lock held for less than a third of its lease thus costs it nothing. It ends when no lane is left.
+//! It checks the lanes that are due in the index and sleeps until the next deadline. A lock held for less than a third of
+//! its lease thus costs it nothing. It ends when no lane and no unconfirmed release is left.
 //!
-//! After an outage of the backend, all renewals are due at once, so that losses are reported
-//! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every
-//! 50 ms while a lane exists.
+//! After an outage of the backend, all renewals and unconfirmed releases are due at once, so that losses are reported
+//! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every 50 ms.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -34,9 +34,16 @@ pub(in crate::lock) fn set(engine: &Arc<Engine>, at: Moment) {
     start(engine);
 }
 
+/// Makes the watchdog send the unconfirmed releases that are due.
+pub(super) fn wake(engine: &Arc<Engine>) {
+    engine.home.watchdog.earlier.notify_one();
+    start(engine);
+}
+
 /// Starts the task, unless it already runs.
 pub(in crate::lock) fn start(engine: &Arc<Engine>) {
     if engine.home.watchdog.start() {
+        engine.home.unconfirmed.keep(engine);
         let running = Running {
             engine: Arc::downgrade(engine),
             home: Arc::clone(&engine.home),
@@ -68,7 +75,6 @@ impl Engine {
             Some(true) => {
                 start(self);
                 releaser::start(self);
-                unconfirmed::start(self);
                 Ok(())
             }
             None => Err(Error::new(ErrorKind::Unavailable).with_source(HomeEnded)),
@@ -88,15 +94,22 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Unconfirmed releases keep the engine until then.
+        let engine = self.engine.upgrade();
         self.home.watchdog.stopped();
         if !self.over {
             self.home.task_was_dropped();
+            self.home.unconfirmed.stopped();
+            if self.home.is_over() {
+                // The leases expire.
+                self.home.unconfirmed.abandon();
+            }
         }
         // After a panic of a subscriber or waker of the program, or an entry that was added between the last check and
         // the flag. A home that has ended drops the new task.
         if (self.over || self.began && is_panicking())
-            && let Some(engine) = self.engine.upgrade()
-            && engine.lanes.has_deadlines()
+            && let Some(engine) = engine
+            && (engine.lanes.has_deadlines() || self.home.unconfirmed.len() > 0)
         {
             start(&engine);
         }
@@ -118,6 +131,7 @@ async fn run(mut running: Running) {
             return;
         };
         let now = engine.now();
+        unconfirmed::send(&engine, now);
         let wakes_at = match alarm.time() {
             Some(at) if at > now => at,
             due => {
@@ -125,12 +139,17 @@ async fn run(mut running: Running) {
                     engine.tally.watchdog_late(now.since(due));
                 }
                 alarm.clear();
-                if let Some(next) = round(&engine, &home, now) {
-                    alarm.next(next);
-                    continue;
+                match round(&engine, &home, now) {
+                    Some(next) => {
+                        alarm.next(next);
+                        continue;
+                    }
+                    None if home.unconfirmed.len() == 0 => {
+                        running.over = true;
+                        return;
+                    }
+                    None => Moment::LAST,
                 }
-                running.over = true;
-                return;
             }
         };
         if std::mem::take(&mut ticked) {
@@ -153,6 +172,8 @@ async fn run(mut running: Running) {
                 if let Some(engine) = running.engine.upgrade() {
                     require_renewal(&engine, &home);
                 }
+                // Other processes may wait for these keys, so they are retried at once.
+                home.unconfirmed.retry_now();
             }
         }
     }

@@ -18,9 +18,8 @@ fn key(name: &'static str) -> LockKey {
 /// Returns the leases of one key, which expire in a day.
 fn unconfirmed(leases: impl IntoIterator<Item = u64>, now: Moment) -> UnconfirmedReleases {
     let unconfirmed = UnconfirmedReleases::default();
-    for (nth, lease) in leases.into_iter().enumerate() {
-        let start = unconfirmed.add(key("a"), 0, attempted(lease, now + DAY));
-        assert_eq!(start, nth == 0, "one task");
+    for lease in leases {
+        unconfirmed.add(key("a"), 0, attempted(lease, now + DAY));
     }
     unconfirmed
 }
@@ -28,10 +27,20 @@ fn unconfirmed(leases: impl IntoIterator<Item = u64>, now: Moment) -> Unconfirme
 /// Returns the leases to release now.
 #[track_caller]
 fn released(unconfirmed: &UnconfirmedReleases, now: Moment) -> Vec<u64> {
-    match unconfirmed.next_step(now) {
-        Step::Release(_, leases) => leases.iter().map(|(_, lease)| lease.get()).collect(),
-        other => panic!("{other:?}"),
-    }
+    let (_, leases) = unconfirmed.next_command(now).expect("some are due");
+    leases.iter().map(|(_, lease)| lease.get()).collect()
+}
+
+/// Returns `true` if no command is due.
+fn waits(unconfirmed: &UnconfirmedReleases, now: Moment) -> bool {
+    unconfirmed.next_command(now).is_none()
+}
+
+/// Returns when the keys whose commands failed are due.
+#[track_caller]
+fn tick(unconfirmed: &UnconfirmedReleases, now: Moment) -> Moment {
+    assert!(waits(unconfirmed, now));
+    unconfirmed.state.lock().tick.expect("a pause")
 }
 
 fn fail(unconfirmed: &UnconfirmedReleases, now: Moment) {
@@ -49,9 +58,9 @@ fn all_leases_of_key_go_in_one_command() {
     let unconfirmed = unconfirmed([1, 2, 3, 2], now);
     assert_eq!(unconfirmed.len(), 3);
     assert_eq!(released(&unconfirmed, now), [1, 2, 3]);
-    assert!(matches!(unconfirmed.next_step(now), Step::Wait(None)));
+    assert!(waits(&unconfirmed, now));
     succeed(&unconfirmed, &[1, 2, 3], now);
-    assert!(matches!(unconfirmed.next_step(now), Step::End));
+    assert_eq!(unconfirmed.len(), 0);
 }
 
 #[test]
@@ -69,8 +78,8 @@ fn key_has_one_command_in_flight() {
     let now = Moment::now();
     let unconfirmed = unconfirmed([1], now);
     assert_eq!(released(&unconfirmed, now), [1]);
-    assert!(!unconfirmed.add(key("a"), 0, attempted(2, now + DAY)));
-    assert!(matches!(unconfirmed.next_step(now), Step::Wait(None)));
+    unconfirmed.add(key("a"), 0, attempted(2, now + DAY));
+    assert!(waits(&unconfirmed, now));
     succeed(&unconfirmed, &[1], now);
     assert_eq!(released(&unconfirmed, now), [2]);
 }
@@ -84,9 +93,7 @@ fn failed_key_is_sent_once_per_tick() {
         fail(&unconfirmed, now);
         // A new lease does not move the tick.
         unconfirmed.add(key("a"), 0, attempted(1, now + DAY));
-        let Step::Wait(Some(at)) = unconfirmed.next_step(now) else {
-            panic!("a pause");
-        };
+        let at = tick(&unconfirmed, now);
         let pause = at.since(now);
         assert!(
             pause >= step * MS * 9 / 10 && pause <= step * MS * 11 / 10,
@@ -103,7 +110,7 @@ fn lease_of_failed_key_waits_for_tick() {
     assert_eq!(released(&unconfirmed, now), [1]);
     fail(&unconfirmed, now);
     unconfirmed.add(key("a"), 0, attempted(2, now + DAY));
-    assert!(matches!(unconfirmed.next_step(now), Step::Wait(Some(_))));
+    assert!(waits(&unconfirmed, now));
     assert_eq!(released(&unconfirmed, now + SECOND), [1, 2]);
 }
 
@@ -127,11 +134,9 @@ fn recovery_ends_all_backoffs() {
     assert_eq!(released(&unconfirmed, now), [1]);
     // The failure of the command in flight may predate the recovery.
     unconfirmed.retry_now();
-    assert!(matches!(unconfirmed.next_step(now), Step::Wait(None)));
+    assert!(waits(&unconfirmed, now));
     fail(&unconfirmed, now);
-    let Step::Wait(Some(at)) = unconfirmed.next_step(now) else {
-        panic!("a pause");
-    };
+    let at = tick(&unconfirmed, now);
     assert!(at.since(now) <= 60 * MS, "the first interval");
 }
 
@@ -144,7 +149,7 @@ fn expired_leases_are_dropped_at_reply() {
     fail(&unconfirmed, now + SECOND);
     assert_eq!(released(&unconfirmed, now + 2 * SECOND), [1]);
     fail(&unconfirmed, now + DAY);
-    assert!(matches!(unconfirmed.next_step(now), Step::End));
+    assert_eq!(unconfirmed.len(), 0);
 }
 
 #[test]
@@ -155,22 +160,6 @@ fn long_lists_take_several_commands() {
     assert_eq!(first.len(), BATCH);
     succeed(&unconfirmed, &first, now);
     assert_eq!(released(&unconfirmed, now).len(), 150 - BATCH);
-}
-
-#[test]
-fn lease_after_end_starts_another_task() {
-    let now = Moment::now();
-    let unconfirmed = unconfirmed([1], now);
-    assert_eq!(released(&unconfirmed, now), [1]);
-    succeed(&unconfirmed, &[1], now);
-    assert!(
-        !unconfirmed.add(key("a"), 0, attempted(2, now + DAY)),
-        "not ended yet"
-    );
-    assert_eq!(released(&unconfirmed, now), [2]);
-    succeed(&unconfirmed, &[2], now);
-    assert!(matches!(unconfirmed.next_step(now), Step::End));
-    assert!(unconfirmed.add(key("a"), 0, attempted(3, now + DAY)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,11 +194,9 @@ fn late_reply_causes_no_second_command() {
     fail(&unconfirmed, now);
     // The reply to a command that was sent before the task stopped.
     fail(&unconfirmed, now);
-    let Step::Wait(Some(at)) = unconfirmed.next_step(now) else {
-        panic!("a pause");
-    };
+    let at = tick(&unconfirmed, now);
     assert_eq!(released(&unconfirmed, at), [1]);
-    assert!(matches!(unconfirmed.next_step(at), Step::Wait(None)));
+    assert!(waits(&unconfirmed, at));
 }
 
 #[test]
@@ -220,9 +207,7 @@ fn failed_keys_share_tick() {
     assert_eq!(released(&unconfirmed, now), [1, 2]);
     fail(&unconfirmed, now);
     unconfirmed.replied(&key("b"), &[], true, now + 20 * MS);
-    let Step::Wait(Some(at)) = unconfirmed.next_step(now) else {
-        panic!("a pause");
-    };
+    let at = tick(&unconfirmed, now);
     assert!(at < now + 60 * MS, "the later failure does not move it");
     assert_eq!(released(&unconfirmed, at), [1, 2]);
 }
@@ -238,7 +223,7 @@ fn tick_begins_again_once_nothing_is_left() {
     }
     assert_eq!(released(&unconfirmed, now), [1]);
     succeed(&unconfirmed, &[1], now);
-    assert!(matches!(unconfirmed.next_step(now), Step::End));
+    assert_eq!(unconfirmed.len(), 0);
     unconfirmed.add(key("a"), 0, attempted(2, now + DAY));
     assert_eq!(released(&unconfirmed, now), [2]);
     fail(&unconfirmed, now);
@@ -255,7 +240,7 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
             let key = LockKey::new(format!("key {nth}"));
             unconfirmed.add(key, 0, attempted(nth, now + DAY));
         }
-        while let Step::Release(_, leases) = unconfirmed.next_step(now) {
+        while let Some((_, leases)) = unconfirmed.next_command(now) {
             for (key, _) in leases {
                 unconfirmed.replied(&key, &[], true, now);
             }
@@ -263,8 +248,7 @@ fn step_of_many_keys_costs_as_much_as_of_few() {
         let runs = (0..20).map(|_| {
             let began = Instant::now();
             for _ in 0..10 {
-                let step = unconfirmed.next_step(now);
-                assert!(matches!(step, Step::Wait(Some(_))));
+                assert!(waits(&unconfirmed, now));
             }
             began.elapsed()
         });
@@ -290,7 +274,7 @@ fn hung_group_uses_up_its_own_commands() {
     (17..=19).for_each(|nth| add(0, nth));
     add(1, 20);
     assert_eq!(released(&unconfirmed, now), [20]);
-    assert!(matches!(unconfirmed.next_step(now), Step::Wait(None)));
+    assert!(waits(&unconfirmed, now));
     unconfirmed.ended(0);
     assert_eq!(released(&unconfirmed, now), [17, 18, 19]);
 }
@@ -329,6 +313,16 @@ fn key_beyond_full_command_goes_in_next_one() {
     assert_eq!(released(&unconfirmed, now).len(), 1);
 }
 
+/// Its home has dropped the commands with the watchdog.
+#[test]
+fn leases_in_flight_are_left_to_next_watchdog() {
+    let now = Moment::now();
+    let unconfirmed = unconfirmed([1, 2], now);
+    assert_eq!(released(&unconfirmed, now), [1, 2]);
+    unconfirmed.stopped();
+    assert_eq!(released(&unconfirmed, now), [1, 2]);
+}
+
 #[test]
 fn granted_lease_is_released_once() {
     let now = Moment::now();
@@ -342,8 +336,5 @@ fn granted_lease_is_released_once() {
         "until later"
     );
     succeed(&unconfirmed, &[1], now + DAY + SECOND);
-    assert!(matches!(
-        unconfirmed.next_step(now + DAY + SECOND),
-        Step::End
-    ));
+    assert_eq!(unconfirmed.len(), 0);
 }

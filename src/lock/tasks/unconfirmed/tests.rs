@@ -1,12 +1,13 @@
 use std::time::Duration;
 
 use tokio::runtime::{self, Builder};
+use tokio::time::sleep;
 
 use super::*;
 use crate::backend::{Erased, Memory};
-use crate::lock::clock::{Moment, Span};
+use crate::lock::clock::Span;
 use crate::lock::engine::options::Options;
-use crate::lock::tests::{Slow, key, number};
+use crate::lock::tests::{SECOND, Slow, key, number};
 
 fn runtime() -> runtime::Runtime {
     Builder::new_current_thread()
@@ -38,19 +39,34 @@ async fn failed_lease_delays_only_its_key() {
         ..Slow::default()
     };
     let engine = Arc::new(Engine::new(Erased::new(backend), Options::default(), None));
-    let home = &engine.home;
-    let now = Moment::now();
+    let ttl = Span::new(Duration::from_secs(30));
     let other = LockKey::new("other");
     for (key, lease) in [(&key(), 1), (&key(), 2), (&other, 3)] {
-        let until = now + Duration::from_secs(30);
-        let lease = UnknownLease::attempted(number(lease), until);
-        home.unconfirmed.add(key.clone(), 0, lease);
+        engine.release_until_confirmed(key, number(lease), ttl);
     }
-    let Step::Release(group, leases) = home.unconfirmed.next_step(now) else {
-        panic!("all are due");
-    };
-    release(Arc::clone(&engine), group, leases).await;
-    assert_eq!(home.unconfirmed.len(), 1);
-    let next = home.unconfirmed.next_step(Moment::now());
-    assert!(matches!(next, Step::Wait(Some(_))), "{next:?}");
+    sleep(SECOND).await;
+    assert_eq!(engine.unconfirmed(), 1);
+}
+
+/// The manager has neither a handle nor a lane. Its store is unavailable for a while.
+#[tokio::test(start_paused = true)]
+async fn lease_keeps_manager_until_it_is_released() {
+    let engine = Arc::new(Engine::new(
+        Erased::new(Slow {
+            refuses_release_of: Some(1),
+            ..Slow::default()
+        }),
+        Options::default(),
+        None,
+    ));
+    let left = Arc::downgrade(&engine);
+    for lease in 1..=2 {
+        let ttl = Span::new(lease * 30 * SECOND);
+        engine.release_until_confirmed(&key(), number(lease.into()), ttl);
+    }
+    drop(engine);
+    sleep(20 * SECOND).await;
+    assert_eq!(left.upgrade().map(|it| it.unconfirmed()), Some(1));
+    sleep(20 * SECOND).await;
+    assert!(left.upgrade().is_none(), "it must have expired");
 }
