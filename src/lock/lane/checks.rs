@@ -42,7 +42,6 @@ impl Lane {
     ) -> Option<(LeaseNumber, Duration)> {
         self.expire(now, effects);
         self.reject_late(now, effects);
-        self.end_overdue(now, effects);
         let checks_first = self.next_check_of_first().is_some_and(|at| at <= now);
         match &mut self.phase {
             Phase::Held(held_lease) => {

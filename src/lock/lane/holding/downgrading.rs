@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::held_lease::{Downgrading, HeldLease};
+use super::held_lease::{Downgrading, HeldLease, lose};
 use crate::backend::{BackendError, Downgraded, Mode, Renewal};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Wakeup};
@@ -126,7 +126,7 @@ impl Lane {
                 // A caller may have observed the loss, so this reply must not undo it.
                 if !held_lease.is_held(now) {
                     held_lease.lease.give_up_renewal(now);
-                    self.lose_by_clock(now, effects);
+                    self.end_overdue(now, effects);
                     return Err(lost);
                 }
                 let counter = match outcome {
@@ -137,7 +137,9 @@ impl Lane {
                     }
                     Err(error) if error.may_have_taken_effect() => {
                         held_lease.lease.give_up_renewal(now);
-                        self.lose_and_return(|_| LostReason::Downgrade, now, effects);
+                        (held_lease.grants()).for_each(|it| lose(it, LostReason::Downgrade, effects));
+                        let (lease, _) = self.take_lease();
+                        self.begin_return(lease, None, now, effects);
                         return Err(lost.with_source(error));
                     }
                     Err(error) => {

@@ -294,26 +294,8 @@ impl Lane {
         }
     }
 
-    /// Marks the guards lost after their deadline, and returns the lease, which the backend may hold a little
-    /// longer.
-    pub(in crate::lock::lane) fn lose_by_clock(&mut self, now: Moment, effects: &mut Effects) {
-        self.lose_and_return(Grant::reason_by_clock, now, effects);
-    }
-
-    /// Marks the guards lost, and returns the lease.
-    pub(in crate::lock::lane) fn lose_and_return(
-        &mut self,
-        reason: impl Fn(&Grant) -> LostReason,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        (self.holders()).for_each(|grant| lose(grant, reason(grant), effects));
-        let (lease, _) = self.take_lease();
-        self.begin_return(lease, None, now, effects);
-    }
-
-    /// Ends the grants that were not picked up by their deadlines or that have reached their own ends. Returns the
-    /// lease if none is left.
+    /// Ends the grants that were not picked up by their deadlines or that have reached their ends. Returns the lease, which
+    /// the backend may hold a little longer, if none is left.
     pub(in crate::lock::lane) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) {
         let Phase::Held(held_lease) = &mut self.phase else {
             return;

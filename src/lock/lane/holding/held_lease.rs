@@ -356,7 +356,7 @@ impl HeldLease {
 
     /// Returns `true` if no caller may have observed a loss.
     pub(in crate::lock::lane) fn is_held(&self, now: Moment) -> bool {
-        now < self.valid_until() && !self.first.grant.is_marked_lost()
+        now < self.valid_until()
     }
 
     /// Returns when the lock of the last owner ends if the lease is not renewed.

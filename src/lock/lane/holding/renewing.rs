@@ -99,7 +99,7 @@ impl Lane {
             Phase::Held(_) if effective == Effective::LeaseGone => {
                 self.lose(LostReason::NotHeld, now, effects);
             }
-            Phase::Held(_) if is_lost => self.lose_by_clock(now, effects),
+            Phase::Held(_) if is_lost => self.end_overdue(now, effects),
             Phase::Held(held_lease) => {
                 held_lease.extend_grants();
                 if let Some(Downgrading(wakeup)) = &held_lease.downgrading {

@@ -98,30 +98,17 @@ impl Lane {
         }
     }
 
-    /// Ends an expired grant or return before an event reads the phase. The watchdog may be late or may
+    /// Ends overdue holds or an expired return before an event reads the phase. The watchdog may be late or may
     /// have stopped.
     #[inline]
     pub(in crate::lock::lane) fn expire(&mut self, now: Moment, effects: &mut Effects) {
         match &self.phase {
-            Phase::Held(held_lease) if held_lease.has_readers() => self.expire_shared(now, effects),
-            Phase::Held(held_lease) if now >= held_lease.first.grant.valid_until() => {
-                self.lose_by_clock(now, effects);
+            Phase::Held(held_lease) if now >= held_lease.ends_by() => {
+                self.end_overdue(now, effects);
             }
             Phase::Yielding { until } if now >= *until => self.phase = Phase::Idle,
             Phase::Idle | Phase::Yielding { .. } | Phase::Held(_) | Phase::Contending(_) => {}
             Phase::Returning(_) => self.forget_if_expired(now, effects),
-        }
-    }
-    /// The lock of one of several owners can end before the lease.
-    #[cold]
-    fn expire_shared(&mut self, now: Moment, effects: &mut Effects) {
-        let Phase::Held(held_lease) = &self.phase else {
-            return;
-        };
-        if now >= held_lease.valid_until() {
-            self.lose_by_clock(now, effects);
-        } else if now >= held_lease.ends_by() {
-            self.end_overdue(now, effects);
         }
     }
 }
