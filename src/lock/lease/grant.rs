@@ -30,8 +30,8 @@ pub(in crate::lock) struct Grant {
     waited: Span,
     via: Via,
     mode: Mode,
-    /// The state of the downgrade.
-    downgrade: AtomicU8,
+    /// Whether a downgrade was sent that the backend has not rejected.
+    is_downgraded: AtomicBool,
     name: Name,
     /// The span of the acquire of the first hold.
     span: RequestSpan,
@@ -59,11 +59,6 @@ struct Listeners {
     wakers: SmallVec<[(u64, Waker); 1]>,
 }
 
-/// The states of a downgrade.
-const NOT_SENT: u8 = 0;
-const SENT: u8 = 1;
-const DOWNGRADED: u8 = 2;
-
 const NOT_LOST: u8 = u8::MAX;
 
 impl Grant {
@@ -86,7 +81,7 @@ impl Grant {
             waited: now.span_since(claim.since),
             via,
             mode: claim.terms.mode,
-            downgrade: AtomicU8::new(NOT_SENT),
+            is_downgraded: AtomicBool::new(false),
             name: claim.name,
             span: claim.span,
             lease_until: AtomicMoment::new(lease_until),
@@ -130,36 +125,22 @@ impl Grant {
         self.span
     }
 
-    /// Returns the mode that the last reply confirmed.
-    pub(in crate::lock) fn mode(&self) -> Mode {
-        match self.downgrade.load(Ordering::Acquire) {
-            DOWNGRADED => Mode::Shared,
-            _ => self.mode,
-        }
-    }
-
     /// Returns the weakest mode that the lock may have. During a downgrade, it may be shared already.
-    pub(in crate::lock) fn certain_mode(&self) -> Mode {
-        match self.downgrade.load(Ordering::Acquire) {
-            NOT_SENT => self.mode,
-            _ => Mode::Shared,
+    pub(in crate::lock) fn mode(&self) -> Mode {
+        match self.is_downgraded.load(Ordering::Acquire) {
+            true => Mode::Shared,
+            false => self.mode,
         }
     }
 
-    /// Called under the mutex of the lane, as the next two.
-    pub(in crate::lock) fn downgrade_sent(&self) {
-        self.downgrade.store(SENT, Ordering::Release);
+    /// Records that a downgrade was sent, or that the backend has rejected it. Called under the mutex of the lane, as the
+    /// next one.
+    pub(in crate::lock) fn set_downgraded(&self, is_downgraded: bool) {
+        self.is_downgraded.store(is_downgraded, Ordering::Release);
     }
 
-    pub(in crate::lock) fn downgrade_refused(&self) {
-        self.downgrade.store(NOT_SENT, Ordering::Release);
-    }
-
-    /// The grant is shared from now on, under this token.
-    pub(in crate::lock) fn downgraded(&self, token: FencingToken) {
-        // A caller that observes the mode also observes the token.
+    pub(in crate::lock) fn set_token(&self, token: FencingToken) {
         self.token.store(token.get(), Ordering::Release);
-        self.downgrade.store(DOWNGRADED, Ordering::Release);
     }
 
     /// Returns how long the acquire of the first hold waited.

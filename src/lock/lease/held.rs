@@ -85,9 +85,9 @@ impl Held {
     /// backend rejects it: other owners may share the key before the reply.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        let mut modes = self.grants.iter().map(|grant| grant.certain_mode());
+        let mut modes = self.grants.iter().map(|grant| grant.mode());
         let exclusive = modes.find(|mode| *mode == Mode::Exclusive);
-        exclusive.unwrap_or_else(|| self.grants.first().certain_mode())
+        exclusive.unwrap_or_else(|| self.grants.first().mode())
     }
 
     /// Returns the number of guards by which this owner holds the lock, or 0 after the release. With

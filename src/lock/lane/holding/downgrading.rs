@@ -63,6 +63,12 @@ impl Lane {
             let problem = ConfigError::new("downgrade", problem);
             Err(Error::new(ErrorKind::InvalidOption).with_source(problem))
         };
+        // The guard of that one was dropped, and this one is nested.
+        if held_lease.downgrading.is_some() {
+            return invalid(
+                "another downgrade of the lock is in flight: try again after it".into(),
+            );
+        }
         match grant.mode() {
             Mode::Shared => return Ok(()),
             Mode::Permit => {
@@ -75,12 +81,6 @@ impl Lane {
             let problem =
                 format!("the owner holds the lock {holds} times: release the other guards");
             return invalid(problem);
-        }
-        // The guard of that one was dropped, and this one is nested.
-        if held_lease.downgrading.is_some() {
-            return invalid(
-                "another downgrade of the lock is in flight: try again after it".into(),
-            );
         }
         held_lease.downgrading = Some(Downgrading(wakeup));
         Ok(())
@@ -99,7 +99,7 @@ impl Lane {
             Some(HeldLease { lease, .. }) if lease.is_in_flight() => NextStep::Wait,
             Some(held_lease) if held_lease.is_held(now) => {
                 let ttl = held_lease.lease.start_downgrade(now);
-                grant.downgrade_sent();
+                grant.set_downgraded(true);
                 NextStep::Send(held_lease.lease.number(), Span::new(ttl))
             }
             _ => NextStep::Over,
@@ -137,14 +137,15 @@ impl Lane {
                     }
                     Err(error) if error.may_have_taken_effect() => {
                         held_lease.lease.give_up_renewal(now);
-                        (held_lease.grants()).for_each(|it| lose(it, LostReason::Downgrade, effects));
+                        (held_lease.grants())
+                            .for_each(|it| lose(it, LostReason::Downgrade, effects));
                         let (lease, _) = self.take_lease();
                         self.begin_return(lease, None, now, effects);
                         return Err(lost.with_source(error));
                     }
                     Err(error) => {
                         held_lease.lease.downgrade_refused(now);
-                        grant.downgrade_refused();
+                        grant.set_downgraded(false);
                         held_lease.downgrading = None;
                         return Err(Error::of_backend(error));
                     }
@@ -153,7 +154,7 @@ impl Lane {
                     .lease
                     .downgraded(counter, downgrade.ttl, sent_at, now);
                 held_lease.downgrading = None;
-                grant.downgraded(held_lease.lease.token());
+                grant.set_token(held_lease.lease.token());
                 held_lease.extend_grants();
                 held_lease.set_wanted(false, sent_at);
                 self.admit(&downgrade.key, now, effects);

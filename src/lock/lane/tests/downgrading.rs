@@ -73,8 +73,7 @@ fn downgraded_lease_admits_first_readers() {
     }
     let downgrade = lane.start_downgrade(&grant);
     assert_eq!(downgrade.ttl, RENEWED.ttl.get());
-    assert_eq!(grant.mode(), Mode::Exclusive);
-    assert_eq!(grant.certain_mode(), Mode::Shared);
+    assert_eq!(grant.mode(), Mode::Shared);
     let shared = Ok(Downgraded::shared(200));
     let (outcome, effects) = lane.downgraded(&grant, &downgrade, shared);
     assert_eq!(outcome, Ok(()));
@@ -219,7 +218,6 @@ fn refused_downgrade_keeps_exclusive_lease() {
     assert_eq!(outcome, Err(ErrorKind::Unavailable));
     assert!(effects.is_empty());
     assert!(grant.is_held(lane.now) && grant.mode() == Mode::Exclusive);
-    assert_eq!(grant.certain_mode(), Mode::Exclusive);
     assert_eq!(lane.start_renewal().mode, Mode::Exclusive);
 }
 
