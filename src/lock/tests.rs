@@ -9,17 +9,17 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::clock::{Clock, Moment, Span};
+use super::lane::Waiter;
 use super::lane::effect::Wakeup;
-use super::lane::{self, Waiter};
 use super::lease::LeaseNumber;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Capabilities, Contended,
     ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Release,
     Released, ReleasedOrKept, Renewal, Renewed,
 };
-use crate::lock::lane::effect::{Effects, Report, Work};
+use crate::lock::lane::effect::{Effects, Work};
 use crate::lock::lane::queue::seats::Seats;
-use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
+use crate::lock::lease::claim::{Claim, Deadline, Terms, Ticket};
 use crate::lock::lease::grant::Grant;
 use crate::observe::{Name, RequestSpan};
 use crate::{LockKey, Owner};
@@ -137,11 +137,6 @@ pub(super) fn returns(effects: &mut Effects) {
         Work::Return => {}
         other => panic!("{other:?}"),
     }
-}
-
-/// Returns the release of a hold.
-pub(super) fn release(hold: HoldId, report: Option<Report>, now: Moment) -> lane::Release {
-    lane::Release { hold, report, now }
 }
 
 /// A backend whose replies take time, so the engine serves it by tasks.

@@ -17,7 +17,7 @@ use crate::lock::lease::claim::Ticket;
 use crate::lock::lease::released_to::ReleasedTo;
 use crate::{Error, ErrorKind};
 use attempt::unanswered;
-use attempting::{PlaceChange, RejectedAttempt};
+use attempting::PlaceChange;
 
 impl Contending {
     /// Wakes a loop. A first attempt waits for its reply.
@@ -201,8 +201,7 @@ impl Lane {
                 effects.reject(waiter, error);
             }
         }
-        let place = PlaceChange::Out;
-        self.rejected(RejectedAttempt { sent, seen, place }, now, effects);
+        self.rejected(sent, seen, PlaceChange::Out, now, effects);
         self.replace_task(now, effects);
     }
 

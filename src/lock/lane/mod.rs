@@ -23,9 +23,8 @@ mod state;
 mod tests;
 
 pub(super) use checks::UNPOLLED;
-pub(super) use contending::attempting::{PlaceChange, RejectedAttempt};
+pub(super) use contending::attempting::PlaceChange;
 pub(super) use holding::downgrading::NextStep;
-pub(super) use holding::held::Release;
 pub(super) use holding::returning::{OWN_TIMEOUT, Order, ReleaseOrKeep};
 pub(super) use queue::entering::Entered;
 pub(super) use queue::waiter::Waiter;

@@ -26,7 +26,7 @@ use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
 use crate::lock::lane::contending::attempt::Replied;
 use crate::lock::lane::effect::{Effects, Wakeup};
-use crate::lock::lane::{Lane, LastReply, PlaceChange, RejectedAttempt};
+use crate::lock::lane::{Lane, LastReply, PlaceChange};
 use crate::lock::lease::LeaseNumber;
 use crate::lock::lease::claim::Terms;
 use crate::lock::lease::place::{PLACE, QueuePlace};
@@ -157,9 +157,8 @@ impl AcquireLoop {
                         place != PlaceChange::Out && self.listens && self.poll_after.is_none();
                     let last_attempt = matches!(seen, LastReply::Busy(_)) && !is_notified;
                     let again_at = self.next_attempt(&seen, now);
-                    let refused = RejectedAttempt { sent, seen, place };
                     self.engine.event(&self.key, |lane, effects| {
-                        lane.rejected(refused, now, effects);
+                        lane.rejected(sent, seen, place, now, effects);
                     });
                     if !self.pause(again_at, last_attempt).await {
                         return;

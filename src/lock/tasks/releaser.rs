@@ -15,7 +15,7 @@ use crate::lock::engine::unconfirmed::LAST_BACKOFF;
 use crate::lock::engine::wake::TICK;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::effect::{Effects, Outgoing, Report, Work};
-use crate::lock::lane::{self, Lane, Order, ReleaseOrKeep};
+use crate::lock::lane::{Lane, Order, ReleaseOrKeep};
 use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::released_to::ReleasedTo;
@@ -51,9 +51,8 @@ impl Engine {
         // The order is rare, so it is no part of the result, which every release moves.
         let mut keep = None;
         let (until, has_ended) = self.event(key, |lane, effects| {
-            let release = lane::Release { hold, report, now };
             let is_last = grant.holds() == 1;
-            let until = lane.release(key, grant, release, effects);
+            let until = lane.release(grant, hold, report, now, effects);
             let has_ended = is_last && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.
             let immediate = lane.is_returning().then(|| self.backend.immediate());

@@ -11,15 +11,6 @@ use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::Via;
 use crate::{Error, LockKey};
 
-/// A rejected attempt of an acquire loop.
-#[derive(Debug)]
-pub(in crate::lock) struct RejectedAttempt {
-    /// The number of the attempt. Each has its own, even if they share a lease.
-    pub(in crate::lock) sent: LeaseNumber,
-    pub(in crate::lock) seen: LastReply,
-    pub(in crate::lock) place: PlaceChange,
-}
-
 /// The place of this process in the queue of the backend after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum PlaceChange {
@@ -109,14 +100,16 @@ impl Lane {
     }
 
     /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that came
-    /// after a busy attempt was sent: the key may be free by now.
+    /// after a busy attempt was sent: the key may be free by now. `sent`: the number of the attempt. Each has its own, even
+    /// if they share a lease.
     pub(in crate::lock) fn rejected(
         &mut self,
-        refused: RejectedAttempt,
+        sent: LeaseNumber,
+        seen: LastReply,
+        place: PlaceChange,
         now: Moment,
         effects: &mut Effects,
     ) {
-        let RejectedAttempt { sent, seen, place } = refused;
         let contending = self.contending();
         let busy = matches!(seen, LastReply::Busy(_));
         match place {

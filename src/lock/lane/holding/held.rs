@@ -13,14 +13,6 @@ use crate::lock::lease::{Lease, LeaseNumber};
 use crate::observe::{LostReason, Via};
 use crate::{Error, ErrorKind, LockKey, Owner};
 
-/// The end of one hold.
-#[derive(Debug)]
-pub(in crate::lock) struct Release {
-    pub(in crate::lock) hold: HoldId,
-    pub(in crate::lock) report: Option<Report>,
-    pub(in crate::lock) now: Moment,
-}
-
 impl Lane {
     /// Gives a lease to the owner of `claim`.
     #[inline(always)]
@@ -50,12 +42,12 @@ impl Lane {
     #[inline(always)]
     pub(in crate::lock) fn release(
         &mut self,
-        key: &LockKey,
         grant: &Arc<Grant>,
-        release: Release,
+        hold: HoldId,
+        report: Option<Report>,
+        now: Moment,
         effects: &mut Effects,
     ) -> Moment {
-        let Release { hold, report, now } = release;
         // A withdrawn grant has no holds left.
         let holds = grant.holds().saturating_sub(1);
         let held = self.held_lease_mut().and_then(|held_lease| {
@@ -97,7 +89,7 @@ impl Lane {
             return until;
         }
         let (lease, _) = self.take_lease();
-        self.pass_on(key, lease, report, now, effects);
+        self.pass_on(grant.key(), lease, report, now, effects);
         until
     }
 

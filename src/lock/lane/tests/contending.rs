@@ -27,7 +27,7 @@ fn begin_attempt(lane: &mut TestLane, lease: u64) -> Option<Terms> {
 
 pub(super) fn refuse(lane: &mut TestLane, attempt: u64, seen: LastReply) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
-        lane.rejected(refused(attempt, seen, PlaceChange::Out), now, effects);
+        lane.rejected(number(attempt), seen, PlaceChange::Out, now, effects);
     });
     effects
 }

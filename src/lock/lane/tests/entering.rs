@@ -108,11 +108,8 @@ fn single_attempt_joins_first_attempt_of_lane() {
 fn single_attempt_joins_later_one_unless_others_wait() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let ((), _effects) = lane.event(|lane, now, effects| {
-        lane.rejected(
-            refused(2, LastReply::Busy(now), PlaceChange::Out),
-            now,
-            effects,
-        );
+        let busy = LastReply::Busy(now);
+        lane.rejected(number(2), busy, PlaceChange::Out, now, effects);
     });
     assert!(matches!(lane.enter(once(3, &lane)), Entered::Rejected(_)));
     let _left = lane.lane.leave(1);

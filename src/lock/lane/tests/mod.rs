@@ -188,9 +188,8 @@ impl TestLane {
         hold: u64,
         report: Option<oneshot::Sender<Result<(), Error>>>,
     ) -> Effects {
-        let (_until, effects) = self.event(|lane, now, effects| {
-            lane.release(&key(), grant, release(hold, report, now), effects)
-        });
+        let (_until, effects) =
+            self.event(|lane, now, effects| lane.release(grant, hold, report, now, effects));
         effects
     }
 
@@ -274,13 +273,4 @@ impl TestLane {
 /// Returns `true` if the loop was notified since the last call.
 fn is_woken(wakeup: &Wakeup) -> bool {
     wakeup.notified().now_or_never().is_some()
-}
-
-/// Returns the rejection of an attempt.
-fn refused(sent: u64, seen: LastReply, place: PlaceChange) -> RejectedAttempt {
-    RejectedAttempt {
-        sent: number(sent),
-        seen,
-        place,
-    }
 }

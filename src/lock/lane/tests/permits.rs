@@ -22,8 +22,8 @@ fn queued() -> (TestLane, Wakeup, Arc<Waiter>) {
             mode: Mode::Permit,
             limit: NonZeroU16::new(3),
         });
-        let refused = refused(3, LastReply::Busy(now + SECOND), place);
-        lane.rejected(refused, now, effects);
+        let busy = LastReply::Busy(now + SECOND);
+        lane.rejected(number(3), busy, place, now, effects);
     });
     assert!(effects.is_empty(), "{effects:?}");
     (lane, wakeup, answer)

@@ -12,8 +12,8 @@ fn contend_as(lane: &mut TestLane, fresh: u64) -> Option<LeaseNumber> {
 
 fn refuse(lane: &mut TestLane, sent: u64, place: PlaceChange) -> Effects {
     let ((), effects) = lane.event(|lane, now, effects| {
-        let refused = refused(sent, LastReply::Busy(now + SECOND), place);
-        lane.rejected(refused, now, effects);
+        let busy = LastReply::Busy(now + SECOND);
+        lane.rejected(number(sent), busy, place, now, effects);
     });
     effects
 }

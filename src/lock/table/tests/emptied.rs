@@ -46,7 +46,6 @@ async fn emptied_awaits_work_of_yielding_lane() {
                 notified_behind: None,
             },
             lane,
-            &key,
             &grant,
             now,
             effects,

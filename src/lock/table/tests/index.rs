@@ -95,12 +95,7 @@ fn waiters_of_one_key_leave_index_bounded() {
         });
         now = now + MS;
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.release(
-                &key,
-                &grant,
-                crate::lock::tests::release(1, None, now),
-                effects,
-            );
+            lane.release(&grant, 1, None, now, effects);
         });
         drop(std::mem::take(&mut effects.work));
         now = now + MS;

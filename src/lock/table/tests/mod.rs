@@ -55,7 +55,7 @@ fn acquire(lanes: &Lanes, key: &LockKey, claim: Claim, now: Moment) -> (Arc<Gran
 /// Releases a key without waiters.
 fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
     event(lanes, key, |lane, effects| {
-        return_to(ReleasedTo::Nobody, lane, key, grant, now, effects);
+        return_to(ReleasedTo::Nobody, lane, grant, now, effects);
     });
 }
 
@@ -63,13 +63,11 @@ fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
 fn return_to(
     released_to: ReleasedTo,
     lane: &mut Lane,
-    key: &LockKey,
     grant: &Arc<Grant>,
     now: Moment,
     effects: &mut Effects,
 ) {
-    let release = crate::lock::tests::release(1, None, now);
-    lane.release(key, grant, release, effects);
+    lane.release(grant, 1, None, now, effects);
     let due = now + RESPONSE_TIMEOUT;
     assert!(lane.take_return(now, due).is_some());
     // The return is done here.

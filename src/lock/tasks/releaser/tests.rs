@@ -13,7 +13,7 @@ use crate::lock::clock::Span;
 use crate::lock::engine::options::Options;
 use crate::lock::engine::release_queue::ReleaseQueue;
 use crate::lock::lease::Lease;
-use crate::lock::tests::{self, MS, RENEWED, SECOND, Slow, TOKENS, claim, key, number};
+use crate::lock::tests::{MS, RENEWED, SECOND, Slow, TOKENS, claim, key, number};
 use crate::observe::Via;
 use crate::{ErrorKind, LockManager};
 
@@ -37,8 +37,7 @@ fn returning(now: Moment) -> Lane {
     let lease = Lease::new(number(1), 100, TOKENS, RENEWED, now);
     let grant = lane.hold(&key(), lease, Via::Backend, &claim, now);
     let report = Some(oneshot::channel().0);
-    let release = tests::release(1, report, now);
-    lane.release(&key(), &grant, release, &mut effects);
+    lane.release(&grant, 1, report, now, &mut effects);
     assert!(lane.take_return(now, now).is_some());
     lane
 }
