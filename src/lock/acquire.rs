@@ -81,7 +81,8 @@ pub use future::AcquireFuture;
 pub struct Acquire {
     engine: Arc<Engine>,
     keys: LockKeys,
-    wait: Wait,
+    /// `None` without a deadline. With zero, the acquire makes one attempt.
+    wait: Option<Duration>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
@@ -92,26 +93,10 @@ pub struct Acquire {
     awaited: Awaited,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Wait {
-    Never,
-    For(Duration),
-    Forever,
-}
-
-impl Wait {
-    fn of(wait: Duration) -> Self {
-        match wait.is_zero() {
-            true => Self::Never,
-            false => Self::For(wait),
-        }
-    }
-}
-
 impl Acquire {
     pub(super) fn new(engine: Arc<Engine>, keys: LockKeys) -> Self {
         Self {
-            wait: Wait::of(engine.options.wait),
+            wait: Some(engine.options.wait),
             engine,
             keys,
             lease: None,
@@ -129,7 +114,7 @@ impl Acquire {
     /// 366 days; zero is [`no_wait`](Self::no_wait). A wait shorter than a round trip to the backend ends
     /// as [`Unavailable`](ErrorKind::Unavailable), because the state of the lock is unknown by then.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Wait::of(wait);
+        self.wait = Some(wait);
         self
     }
 
@@ -139,13 +124,13 @@ impl Acquire {
     /// Ends within one response timeout of the backend (Redis: 500 ms by default), also for several keys: their
     /// attempts share that time.
     pub fn no_wait(mut self) -> Self {
-        self.wait = Wait::Never;
+        self.wait = Some(Duration::ZERO);
         self
     }
 
     /// Waits without a deadline.
     pub fn wait_forever(mut self) -> Self {
-        self.wait = Wait::Forever;
+        self.wait = None;
         self
     }
 

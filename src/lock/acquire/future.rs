@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use super::Acquire;
 use super::entry::pending::PendingAcquire;
 use super::entry::{Step, enter};
 use super::guard::LockGuard;
 use super::several::Several;
-use super::{Acquire, Wait};
 use crate::backend::{BoxFuture, Mode};
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
@@ -64,7 +64,7 @@ impl Acquire {
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {
-        if let Wait::For(wait) = self.wait {
+        if let Some(wait) = self.wait {
             valid_wait("wait", wait)?;
         }
         if let Some(lease) = self.lease {
@@ -114,11 +114,11 @@ impl Acquire {
             is_owner_fresh: self.owner.is_none(),
             terms,
             deadline: match self.wait {
-                Wait::Never => {
+                Some(Duration::ZERO) => {
                     Deadline::OneAttempt(now + self.engine.capabilities.response_timeout + SLACK)
                 }
-                Wait::For(wait) => Deadline::At(now + wait),
-                Wait::Forever => Deadline::Endless,
+                Some(wait) => Deadline::At(now + wait),
+                None => Deadline::Endless,
             },
             grouped: keys.len() > 1,
             served_at_shutdown: false,
