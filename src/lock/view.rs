@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use self::first::First;
 use self::summary::Summary;
 use super::engine::Engine;
-use super::lane::{HeldBy, Lane};
+use super::lane::Lane;
 use super::table::SHARDS;
 use crate::backend::Mode;
 use crate::key::KeyMap;
@@ -28,32 +28,15 @@ mod summary;
 #[derive(Debug, Clone)]
 pub(crate) struct LaneView {
     pub(crate) key: LockKey,
-    /// The holds of this process, or `None` while only waiters are here.
-    pub(crate) hold: Option<HoldView>,
     /// The layer name of the oldest hold.
     pub(crate) layer: Option<SmolStr>,
-    pub(crate) held_by: HeldBy,
-    pub(crate) waiters: usize,
-}
-
-/// The holds of the owners of this process.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HoldView {
-    pub(crate) mode: Mode,
-    pub(crate) owners: usize,
-    /// The time since the first grant.
-    pub(crate) since: Duration,
-    /// The time until the first of their leases ends if no renewal succeeds.
-    pub(crate) left: Duration,
-    pub(crate) holds: u32,
-    /// `None` if their tokens differ.
-    pub(crate) token: Option<FencingToken>,
+    pub(crate) lanes: Summary,
 }
 
 impl LaneView {
     /// Returns `true` if further owners may hold the key in its mode.
     pub(crate) fn may_have_several_owners(&self) -> bool {
-        (self.hold).is_some_and(|hold| hold.mode != Mode::Exclusive)
+        (self.lanes.hold).is_some_and(|hold| hold.mode != Mode::Exclusive)
     }
 }
 
@@ -114,10 +97,12 @@ impl LockManager {
     /// Reads the lanes of one key.
     pub(crate) fn lane(&self, key: &LockKey) -> Option<LaneView> {
         let engine = self.engine();
-        let mut summary = Summary::default();
-        engine.inspect(key, |_, lane| summary = summary.and(Summary::of(lane)));
+        let (mut summary, now) = (Summary::default(), engine.now());
+        engine.inspect(key, |_, lane| {
+            summary = summary.and(Summary::of(lane, now));
+        });
         let is_known = summary.is_shown() || summary.is_returning;
-        is_known.then(|| summary.view(key, engine.now(), &engine.tally))
+        is_known.then(|| summary.view(key, &engine.tally))
     }
 
     /// Returns the owners of this process that hold a key, the oldest `limit` first.
@@ -144,21 +129,21 @@ impl LockManager {
     /// missed.
     pub(crate) async fn walk(&self, order: Order, limit: usize) -> Walk {
         let engine = self.engine();
+        // One moment for all keys, or the order of equal ages would change with each walk.
+        let now = engine.now();
         let mut first = First {
             tally: &engine.tally,
             order,
             limit,
-            // One moment for all keys, or the order of equal ages would change with each walk.
-            now: engine.now(),
             top: BTreeMap::new(),
             added: 0,
         };
-        let mut counting = Counting::at(first.now);
+        let mut counting = Counting::at(now);
         let mut permits = KeyMap::<Summary>::default();
         let mut check = |key: &LockKey, lane: &Lane| {
             counting.add(key, lane);
             counting.add_times(lane);
-            let summary = Summary::of(lane);
+            let summary = Summary::of(lane, now);
             if key.is_of_permit() {
                 let permits = permits.entry(key.stored().clone()).or_default();
                 *permits = permits.and(summary);
@@ -174,7 +159,8 @@ impl LockManager {
             }
         }
         for (key, permits) in permits {
-            let others = engine.lanes.inspect(&key, Summary::of).unwrap_or_default();
+            let others = |lane: &Lane| Summary::of(lane, now);
+            let others = engine.lanes.inspect(&key, others).unwrap_or_default();
             // Alone, they came later in the order.
             first.add(&key, permits.and(others));
         }
@@ -189,7 +175,7 @@ impl LockManager {
     /// Reads up to `limit` keys after `after`: a shard, and the hash of its last key that was read.
     pub(crate) async fn page(&self, after: (usize, Option<u64>), limit: usize) -> Page {
         let engine = self.engine();
-        let lanes = &engine.lanes;
+        let (lanes, now) = (&engine.lanes, engine.now());
         let (start, mut after) = after;
         let mut page = Page::default();
         for shard in start..SHARDS {
@@ -199,7 +185,7 @@ impl LockManager {
                 let key = key.stored();
                 if after.is_none_or(|after| key.hash_code() > after) {
                     let summary = found.entry(key.clone()).or_default();
-                    *summary = summary.and(Summary::of(lane));
+                    *summary = summary.and(Summary::of(lane, now));
                 }
             });
             tokio::task::yield_now().await;
@@ -209,10 +195,7 @@ impl LockManager {
             let budget = limit - page.rows.len();
             let is_full = found.len() >= budget;
             found.truncate(budget);
-            let now = engine.now();
-            let views = found
-                .iter()
-                .map(|(key, it)| it.view(key, now, &engine.tally));
+            let views = found.iter().map(|(key, it)| it.view(key, &engine.tally));
             page.rows.extend(views);
             if is_full {
                 page.next = found.last().map(|(key, _)| (shard, key.hash_code()));

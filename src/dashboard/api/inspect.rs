@@ -42,7 +42,7 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
         true => board.locks.owners(&key, OWNERS),
         false => vec![],
     };
-    let holds = here.as_ref().is_some_and(|here| here.hold.is_some());
+    let holds = here.as_ref().is_some_and(|here| here.lanes.hold.is_some());
     let held_by_lease = info.filter(|_| !holds).map(|info| {
         // A failed release is retried without its lane.
         match board.locks.own(&info.owner) {
@@ -50,7 +50,7 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
             None => HeldBy::Elsewhere,
         }
     });
-    let held_by_lane = || here.as_ref().map(|here| here.held_by);
+    let held_by_lane = || here.as_ref().map(|here| here.lanes.held_by());
     let holder = held_by_lease.or_else(held_by_lane);
     let status = match &reply {
         Ok(_) => StatusCode::OK,
@@ -67,11 +67,11 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
         "ttl_ms": info.map(|info| info.ttl.as_millis() as u64),
         "hold_count": info.map(|info| info.hold_count),
         "queued": reply.is_ok().then(|| info.map_or(0, |info| info.queued)),
-        "waiters": here.as_ref().map_or(0, |here| here.waiters),
+        "waiters": here.as_ref().map_or(0, |here| here.lanes.waiters),
         "held_by": holder.map(held_by),
         // Owners of this process, if the key can have several.
         "owners": owners.iter().map(owner).collect::<Vec<_>>(),
-        "here": here.filter(|here| here.hold.is_some()).as_ref().map(row),
+        "here": here.filter(|here| here.lanes.hold.is_some()).as_ref().map(row),
     });
     (status, Json(found)).into_response()
 }

@@ -67,10 +67,10 @@ impl Frame<'_> {
 /// Returns one key. The token is text, because JavaScript rounds large numbers. It is missing if owners have different
 /// ones.
 pub(in crate::dashboard) fn row(view: &LaneView) -> Value {
-    let hold = view.hold.as_ref();
+    let hold = view.lanes.hold;
     json!({
         "key": view.key.as_str(),
-        "held_by": held_by(view.held_by),
+        "held_by": held_by(view.lanes.held_by()),
         "layer": view.layer.as_deref(),
         "since_ms": hold.map(|hold| in_millis(hold.since)),
         "left_ms": hold.map(|hold| in_millis(hold.left)),
@@ -78,7 +78,7 @@ pub(in crate::dashboard) fn row(view: &LaneView) -> Value {
         "owners": hold.map(|hold| hold.owners),
         "holds": hold.map(|hold| hold.holds),
         "token": hold.and_then(|hold| hold.token).map(|token| token.to_string()),
-        "waiters": view.waiters,
+        "waiters": view.lanes.waiters,
     })
 }
 

@@ -2,11 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use super::summary::Summary;
 use super::{LaneView, Order};
 use crate::LockKey;
-use crate::lock::clock::Moment;
 use crate::observe::Tally;
 
 /// The first keys in an order.
@@ -15,7 +15,6 @@ pub(super) struct First<'a> {
     pub(super) tally: &'a Tally,
     pub(super) order: Order,
     pub(super) limit: usize,
-    pub(super) now: Moment,
     /// The greatest rank comes first. Of equal ones, that of the key that was added first.
     pub(super) top: BTreeMap<(Rank, Reverse<usize>), LaneView>,
     pub(super) added: usize,
@@ -23,7 +22,7 @@ pub(super) struct First<'a> {
 
 impl First<'_> {
     pub(super) fn add(&mut self, key: &LockKey, summary: Summary) {
-        let Some(rank) = self.order.rank(&summary, self.now) else {
+        let Some(rank) = self.order.rank(&summary) else {
             return;
         };
         // A key is read only when it enters.
@@ -31,7 +30,7 @@ impl First<'_> {
         if self.top.len() >= self.limit && last.is_none_or(|((last, _), _)| *last >= rank) {
             return;
         }
-        let view = summary.view(key, self.now, self.tally);
+        let view = summary.view(key, self.tally);
         self.added += 1;
         self.top.insert((rank, Reverse(self.added)), view);
         if self.top.len() > self.limit {
@@ -51,15 +50,16 @@ impl First<'_> {
 
 impl Order {
     /// Returns the place of a key among the others, or `None` if it does not belong to them.
-    fn rank(self, summary: &Summary, now: Moment) -> Option<Rank> {
+    fn rank(self, summary: &Summary) -> Option<Rank> {
+        let (hold, waiters) = (summary.hold, summary.waiters);
         match self {
             Self::Waiters if !summary.is_shown() => None,
-            Self::Waiters => Some((summary.waiters, Reverse(summary.since().unwrap_or(now)), 0)),
-            Self::Age => Some((0, Reverse(summary.since()?), summary.waiters)),
-            Self::Remaining => Some((0, Reverse(summary.until()?), summary.waiters)),
+            Self::Waiters => Some((waiters, hold.map_or(Duration::ZERO, |hold| hold.since), 0)),
+            Self::Age => Some((0, hold?.since, waiters)),
+            Self::Remaining => Some((0, Duration::MAX - hold?.left, waiters)),
         }
     }
 }
 
-/// With equal numbers, the earlier moment is the greater rank.
-pub(super) type Rank = (usize, Reverse<Moment>, usize);
+/// With equal numbers, the longer time is the greater rank.
+pub(super) type Rank = (usize, Duration, usize);

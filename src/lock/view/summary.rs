@@ -1,8 +1,10 @@
 //! What all lanes of one key contain together.
 
+use std::time::Duration;
+
 use smol_str::SmolStr;
 
-use super::{HoldView, LaneView};
+use super::LaneView;
 use crate::FencingToken;
 use crate::LockKey;
 use crate::backend::Mode;
@@ -12,41 +14,43 @@ use crate::observe::{Name, Tally};
 
 /// The lanes of one key: one for locks, and one for each permit.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Summary {
-    holders: Option<Holders>,
-    pub(super) waiters: usize,
+pub(crate) struct Summary {
+    /// The holds of this process, or `None` while only waiters are here.
+    pub(crate) hold: Option<Holds>,
+    pub(crate) waiters: usize,
     held_by: Option<HeldBy>,
     pub(super) is_returning: bool,
 }
 
-/// The owners that hold the key.
+/// The holds of the owners of this process.
 #[derive(Debug, Clone, Copy)]
-struct Holders {
-    mode: Mode,
-    owners: usize,
-    /// The grant of the oldest hold.
-    since: Moment,
+pub(crate) struct Holds {
+    pub(crate) mode: Mode,
+    pub(crate) owners: usize,
+    /// The time since the first grant.
+    pub(crate) since: Duration,
+    /// The layer name of that grant.
     name: Name,
-    /// The first end of their leases.
-    until: Moment,
-    holds: u32,
-    /// The token, unless theirs differ.
-    token: Option<FencingToken>,
+    /// The time until the first of their leases ends if no renewal succeeds.
+    pub(crate) left: Duration,
+    pub(crate) holds: u32,
+    /// `None` if their tokens differ.
+    pub(crate) token: Option<FencingToken>,
 }
 
 impl Summary {
-    pub(super) fn of(lane: &Lane) -> Self {
-        let grants = lane.holders().map(|grant| Holders {
+    pub(super) fn of(lane: &Lane, now: Moment) -> Self {
+        let grants = lane.holders().map(|grant| Holds {
             mode: lane.mode(),
             owners: 1,
-            since: grant.granted_at(),
+            since: now.since(grant.granted_at()),
             name: grant.name(),
-            until: grant.valid_until(),
+            left: grant.valid_until().since(now),
             holds: grant.holds(),
             token: Some(grant.token()),
         });
         Self {
-            holders: grants.reduce(Holders::and),
+            hold: grants.reduce(Holds::and),
             waiters: lane.waiters(),
             held_by: Some(lane.held_by()),
             is_returning: lane.is_returning(),
@@ -56,7 +60,7 @@ impl Summary {
     /// Adds another lane of the key.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
-            holders: match (self.holders, other.holders) {
+            hold: match (self.hold, other.hold) {
                 (Some(one), Some(other)) => Some(one.and(other)),
                 (one, other) => one.or(other),
             },
@@ -70,47 +74,32 @@ impl Summary {
     }
 
     pub(super) fn is_shown(&self) -> bool {
-        self.holders.is_some() || self.waiters > 0
+        self.hold.is_some() || self.waiters > 0
     }
 
-    /// Returns when the oldest hold began.
-    pub(super) fn since(&self) -> Option<Moment> {
-        self.holders.map(|holders| holders.since)
+    pub(crate) fn held_by(&self) -> HeldBy {
+        self.held_by.unwrap_or(HeldBy::Unknown)
     }
 
-    /// Returns when the first of the leases ends.
-    pub(super) fn until(&self) -> Option<Moment> {
-        self.holders.map(|holders| holders.until)
-    }
-
-    pub(super) fn view(&self, key: &LockKey, now: Moment, tally: &Tally) -> LaneView {
-        let layer = self.holders.and_then(|holders| tally.text(holders.name));
+    pub(super) fn view(self, key: &LockKey, tally: &Tally) -> LaneView {
+        let layer = self.hold.and_then(|hold| tally.text(hold.name));
         LaneView {
             key: key.clone(),
-            hold: self.holders.map(|holders| HoldView {
-                mode: holders.mode,
-                owners: holders.owners,
-                since: now.since(holders.since),
-                left: holders.until.since(now),
-                holds: holders.holds,
-                token: holders.token,
-            }),
             layer: layer.map(SmolStr::new),
-            held_by: self.held_by.unwrap_or(HeldBy::Unknown),
-            waiters: self.waiters,
+            lanes: self,
         }
     }
 }
 
-impl Holders {
+impl Holds {
     fn and(self, other: Self) -> Self {
-        let (old, new) = match self.since <= other.since {
+        let (old, new) = match self.since >= other.since {
             true => (self, other),
             false => (other, self),
         };
         Self {
             owners: old.owners + new.owners,
-            until: old.until.min(new.until),
+            left: old.left.min(new.left),
             holds: old.holds.saturating_add(new.holds),
             token: old.token.filter(|token| Some(*token) == new.token),
             ..old
