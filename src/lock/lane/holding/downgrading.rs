@@ -162,10 +162,8 @@ impl Lane {
             }
             // The release waits for this reply.
             Phase::Returning(returning) if returning.lease.is(downgrade.lease) => {
-                if returning.lease.is_in_flight() {
-                    returning.lease.give_up_renewal(now);
-                    self.resume_return(&downgrade.key, now, effects);
-                }
+                returning.lease.give_up_renewal(now);
+                self.resume_return(&downgrade.key, now, effects);
                 Err(lost)
             }
             // The lane no longer waits for this reply, but the downgrade may have extended the lease.

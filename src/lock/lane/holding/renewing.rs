@@ -4,8 +4,8 @@ use super::held_lease::Downgrading;
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
-use crate::lock::lane::state::{Lane, LastReply, Phase, Sent};
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lane::state::{Lane, LastReply, Phase};
+use crate::lock::lease::Lease;
 use crate::observe::LostReason;
 
 impl Lane {
@@ -79,17 +79,10 @@ impl Lane {
             Phase::Returning(returning) => Some(&mut returning.lease),
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => None,
         };
-        // A release that was sent follows this reply, so none is in flight beside it.
-        let lease = lease.filter(|lease| lease.is(renewal.lease) && lease.is_in_flight());
-        let Some(lease) = lease else {
-            // A lease that is gone never comes back, whichever reply says so.
-            if effective == Effective::LeaseGone && self.holds_unreleased(renewal) {
-                self.lose(LostReason::NotHeld, now, effects);
-            }
+        // While the lane has the lease, one renewal of it is in flight: this one. A release waits for this reply.
+        let Some(lease) = lease.filter(|lease| lease.is(renewal.lease)) else {
             // The lane no longer waits for this reply, but the renewal may have extended the lease.
-            if effective == Effective::Yes
-                && self.lease_number() != Some(LeaseNumber::of(renewal.lease))
-            {
+            if effective == Effective::Yes {
                 effects.release_granted(renewal);
             }
             return;
@@ -108,17 +101,6 @@ impl Lane {
             }
             // The release waits for this reply.
             _ => self.resume_return(&renewal.key, now, effects),
-        }
-    }
-
-    /// Returns `true` if the lane has this lease, and no release of it was sent.
-    fn holds_unreleased(&self, renewal: &Renewal) -> bool {
-        match &self.phase {
-            Phase::Held(held_lease) => held_lease.lease.is(renewal.lease),
-            Phase::Returning(returning) => {
-                returning.sent == Sent::Never && returning.lease.is(renewal.lease)
-            }
-            Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => false,
         }
     }
 }
