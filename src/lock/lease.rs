@@ -281,11 +281,9 @@ impl Lease {
         Some(self.ttl.get())
     }
 
-    /// Ignores the command in flight because the task that sent it has stopped.
+    /// Applies the end of a downgrade after which the lease is released.
     pub(super) fn give_up_renewal(&mut self, now: Moment) {
-        if self.is_in_flight() {
-            self.renewal = RenewalState::Due(now);
-        }
+        self.renewal = RenewalState::Due(now);
     }
 
     /// Applies the reply to a renewal for `ttl`.

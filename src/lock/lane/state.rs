@@ -231,11 +231,6 @@ impl Lane {
         self.held_lease().is_some()
     }
 
-    /// Returns the number of owners that hold the lease.
-    pub(in crate::lock) fn owners(&self) -> usize {
-        self.held_lease().map_or(0, HeldLease::owners)
-    }
-
     /// Returns `true` if the lane is held or waited for.
     pub(in crate::lock) fn is_shown(&self) -> bool {
         self.is_held() || self.waiters() > 0

@@ -106,7 +106,7 @@ impl Counting {
             Mode::Exclusive => &mut counts.exclusive,
             Mode::Shared => &mut counts.shared,
             Mode::Permit => &mut counts.permits,
-        } += lane.owners();
+        } += lane.holders().count();
         let once = once(lane, self.now);
         if key.is_of_permit() {
             let permits = self.permits.entry(key.stored().clone()).or_default();

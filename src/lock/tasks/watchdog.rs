@@ -170,7 +170,7 @@ async fn run(mut running: Running) {
             () = alarm.earlier.notified() => {}
             _ = recoveries.next() => {
                 if let Some(engine) = running.engine.upgrade() {
-                    require_renewal(&engine, &home);
+                    require_renewal(&engine);
                 }
                 // Other processes may wait for these keys, so they are retried at once.
                 home.unconfirmed.retry_now();
@@ -180,12 +180,11 @@ async fn run(mut running: Running) {
 }
 
 /// Makes the renewals of all held locks due.
-fn require_renewal(engine: &Arc<Engine>, home: &Home) {
+fn require_renewal(engine: &Arc<Engine>) {
     let now = engine.now();
     for key in engine.lanes.keys() {
         engine.event(&key, |lane, _| lane.require_renewal(now));
     }
-    home.watchdog.next(now);
 }
 
 /// Runs one round. Returns the time of the next one, or `None` if no lane is left to check.

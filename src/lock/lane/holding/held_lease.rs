@@ -72,10 +72,6 @@ impl HeldLease {
         self.holdings().map(|holding| &holding.grant)
     }
 
-    pub(in crate::lock::lane) fn owners(&self) -> usize {
-        1 + self.group.as_ref().map_or(0, |group| group.readers.len())
-    }
-
     /// Returns the holds of this owner.
     pub(in crate::lock::lane) fn of_owner(&mut self, owner: Owner) -> Option<&mut OwnerHolds> {
         if self.first.grant.owner() == owner {

@@ -14,10 +14,6 @@ impl Readers {
         self.0.is_empty()
     }
 
-    pub(in crate::lock::lane) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     pub(in crate::lock::lane) fn get_mut(&mut self, owner: Owner) -> Option<&mut OwnerHolds> {
         self.0.find_mut(hash(owner), |it| it.grant.owner() == owner)
     }
