@@ -18,7 +18,7 @@ use crate::lock::api::manager::LockManager;
 use crate::lock::engine::options::Options;
 use crate::lock::lease::grant::Grant;
 use crate::lock::table::counts::{Counting, Counts};
-use crate::lock::table::hot::HotKey;
+use crate::lock::table::hot::HotKeys;
 use crate::{FencingToken, LockKey, Owner};
 
 mod first;
@@ -205,19 +205,9 @@ impl LockManager {
         page
     }
 
-    /// Counts the keys of acquires that wait, from now on.
-    pub(crate) fn count_hot_keys(&self) {
-        self.engine().hot.enable();
-    }
-
-    /// Returns the keys whose acquires waited most often, and the number of waits that were not counted.
-    pub(crate) fn hot_keys(&self, limit: usize) -> (Vec<HotKey>, u64) {
-        self.engine().hot.top(limit)
-    }
-
-    /// Halves the counts of the hot keys.
-    pub(crate) fn halve_hot_keys(&self) {
-        self.engine().hot.halve();
+    /// Returns the keys whose acquires wait most often.
+    pub(crate) fn hot_keys(&self) -> &HotKeys {
+        &self.engine().hot
     }
 
     /// Returns a handle that does not keep the manager.

@@ -71,7 +71,7 @@ struct Shared {
 
 impl Publisher {
     pub(in crate::dashboard) fn new(locks: &LockManager, instance: &str) -> Self {
-        locks.count_hot_keys();
+        locks.hot_keys().enable();
         Self {
             shared: Arc::new(Shared {
                 locks: locks.downgrade(),
@@ -157,7 +157,7 @@ impl Shared {
             reading: &recorder.reading,
             figures: &recorder.figures,
             servers: &recorder.servers,
-            hot: locks.hot_keys(HOT),
+            hot: locks.hot_keys().top(HOT),
         };
         let frame = Latest::Frame(frame.event(), Instant::now());
         self.latest.send_replace(frame);

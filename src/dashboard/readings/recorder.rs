@@ -80,7 +80,7 @@ impl Recorder {
             let reading = Reading::of(locks);
             let figures = reading.since(&self.minute);
             self.minute = reading;
-            locks.halve_hot_keys();
+            locks.hot_keys().halve();
             let (held, waiting) = std::mem::take(&mut self.most);
             (Range::Minutes, Point::new(at, held, waiting, &figures))
         });

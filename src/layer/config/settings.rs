@@ -29,7 +29,7 @@ impl<K> LockLayer<K> {
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
         // Registers its series before the first request.
-        self.locks.shared_tally().number(name);
+        self.locks.tally().number(name);
         self.options.name = Some(name.into());
         self
     }

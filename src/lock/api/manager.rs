@@ -159,14 +159,8 @@ impl LockManager {
     }
 
     /// Returns what this manager has counted.
-    #[cfg(feature = "dashboard")]
-    pub(crate) fn tally(&self) -> &Tally {
+    pub(crate) fn tally(&self) -> &Arc<Tally> {
         &self.engine.tally
-    }
-
-    /// Returns the counts, for reports of the layer.
-    pub(crate) fn shared_tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.engine.tally)
     }
 
     /// Counts and reports a request that failed before its acquire.

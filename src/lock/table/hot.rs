@@ -20,7 +20,7 @@ pub(crate) struct HotKey {
 
 /// A Space-Saving sketch. A key with more than a 256th of all waits is always among its keys.
 #[derive(Debug, Default)]
-pub(in crate::lock) struct HotKeys {
+pub(crate) struct HotKeys {
     /// Whether a dashboard reads the counts.
     enabled: AtomicBool,
     keys: Mutex<Vec<HotKey>>,
@@ -29,7 +29,8 @@ pub(in crate::lock) struct HotKeys {
 }
 
 impl HotKeys {
-    pub(in crate::lock) fn enable(&self) {
+    /// Counts from now on.
+    pub(crate) fn enable(&self) {
         self.enabled.store(true, Relaxed);
     }
 
@@ -48,7 +49,7 @@ impl HotKeys {
     }
 
     /// Returns the first keys, and the number of waits that were not counted.
-    pub(in crate::lock) fn top(&self, limit: usize) -> (Vec<HotKey>, u64) {
+    pub(crate) fn top(&self, limit: usize) -> (Vec<HotKey>, u64) {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let mut top = keys.clone();
         drop(keys);
@@ -58,7 +59,7 @@ impl HotKeys {
     }
 
     /// Halves all counts, so that keys leave that are no longer hot.
-    pub(in crate::lock) fn halve(&self) {
+    pub(crate) fn halve(&self) {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.retain_mut(|hot| {
             hot.waits /= 2;

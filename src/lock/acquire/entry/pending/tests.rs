@@ -225,13 +225,13 @@ async fn unpolled_group_holds_no_key_past_deadline() {
 #[tokio::test(start_paused = true)]
 async fn waits_for_permits_count_for_stored_key() {
     let locks = LockManager::in_memory();
-    locks.count_hot_keys();
+    locks.hot_keys().enable();
     let _held = locks.acquire("k").permits(1).await.expect("free");
     for _ in 0..2 {
         let full = locks.acquire("k").permits(1).wait(MS).await;
         assert!(full.expect_err("held").is_busy());
     }
-    let (top, _missed) = locks.hot_keys(2);
+    let (top, _missed) = locks.hot_keys().top(2);
     let counts: Vec<_> = top.iter().map(|hot| (hot.key.clone(), hot.waits)).collect();
     assert_eq!(counts, [(LockKey::new("k"), 2)]);
 }
