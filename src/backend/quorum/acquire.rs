@@ -20,7 +20,7 @@ use super::election::{Election, Standing};
 use super::fault::Cause;
 use super::flight::Flight;
 use super::inner::Inner;
-use super::ledger::FULL;
+use super::ledger::{FULL, Ledger};
 use super::node::Fence;
 use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, LATE, Release};
 use crate::jitter::up_to;
@@ -38,7 +38,7 @@ struct Candidacy {
 
 pub(super) async fn try_acquire(inner: &Arc<Inner>, request: &AcquireRequest) -> Vote {
     let began = Instant::now();
-    (inner.ledger).open(&request.key, request.lease, began + request.ttl);
+    (inner.ledger.lock()).open(&request.key, request.lease, began + request.ttl);
     let candidacy = Candidacy {
         inner: Arc::clone(inner),
         request: request.clone(),
@@ -55,7 +55,7 @@ impl Candidacy {
     async fn run(mut self, began: Instant) -> Vote {
         let proposal = self.inner.proposals.next();
         for node in 0..self.inner.nodes.len() {
-            if self.inner.ledger.owes(node) >= FULL {
+            if self.inner.ledger.lock().owes(node) >= FULL {
                 // A task repeats its releases, or it would receive no votes again.
                 self.inner.repeat_releases(node);
                 let behind = BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind);
@@ -108,7 +108,7 @@ impl Candidacy {
     fn ask(&mut self, node: usize, fence: Fence) {
         let request = self.request.clone();
         let ttl = request.ttl;
-        let claim = (self.inner.ledger).claim(node, &request.key, request.lease);
+        let claim = Ledger::claim(&self.inner.ledger, node, &request.key, request.lease);
         let Some(claim) = claim else {
             // The vote of an earlier attempt under this lease is still in flight.
             let engaged = Err(BackendError::unknown(Cause::Engaged));
@@ -134,7 +134,7 @@ impl Candidacy {
             // It was released while its vote was in flight, so the release is sent here.
             if owes && answer.is_err() {
                 inner.repeat_releases(node);
-            } else if owes && let Some(claim) = inner.ledger.claim(node, &key, lease) {
+            } else if owes && let Some(claim) = Ledger::claim(&inner.ledger, node, &key, lease) {
                 let mut release = Flight::new();
                 release.push(node, inner.release_at(node, vec![(0, claim)]));
                 inner.finish(release);
@@ -174,7 +174,7 @@ impl Candidacy {
         let deadline = Instant::now() + inner.node_timeout;
         while !releases.next_until(deadline).await.is_empty() {}
         inner.finish(releases);
-        let is_settled = inner.ledger.is_out(&lease.key, lease.lease);
+        let is_settled = inner.ledger.lock().is_out(&lease.key, lease.lease);
         if self.election.is_split() {
             // Several processes may each hold a part of the nodes, and retry at the same moment. Random
             // pauses separate them.

@@ -53,7 +53,10 @@ pub(super) async fn renew(
     let now = Instant::now();
     for renewal in renewals {
         let until = now + renewal.ttl;
-        inner.ledger.prolong(&renewal.key, renewal.lease, until);
+        inner
+            .ledger
+            .lock()
+            .prolong(&renewal.key, renewal.lease, until);
     }
     let flight = inner.ask_all(|node| node.renew(renewals.to_vec()));
     let mut tallies: Vec<Tally> = renewals.iter().map(|_| Tally::default()).collect();
@@ -95,7 +98,7 @@ pub(super) async fn downgrade(
 ) -> Result<Downgraded, BackendError> {
     let nodes = inner.nodes.len();
     let until = Instant::now() + lease.ttl;
-    inner.ledger.prolong(&lease.key, lease.lease, until);
+    inner.ledger.lock().prolong(&lease.key, lease.lease, until);
     let command = |node: Arc<dyn ErasedNode>| node.downgrade(lease.clone());
     let tally = inner.agree(command, Downgraded::NotHeld).await;
     match tally.agreed(nodes) {

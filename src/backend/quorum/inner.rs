@@ -16,7 +16,7 @@ use crate::task::spawn_here;
 pub(super) struct Inner {
     pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
     pub(super) node_timeout: Duration,
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) ledger: Arc<Mutex<Ledger>>,
     pub(super) repeating: Mutex<Repeating>,
     pub(super) proposals: Proposals,
 }

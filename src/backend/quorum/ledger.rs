@@ -44,11 +44,6 @@ pub(super) const FULL: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
-    entries: Mutex<Entries>,
-}
-
-#[derive(Debug)]
-struct Entries {
     leases: HashMap<KeyLease, Entry>,
     /// The leases whose release each node owes, the oldest first: by the number of their state there.
     owed: Vec<BTreeMap<u64, KeyLease>>,
@@ -59,7 +54,7 @@ struct Entries {
     sweep_at: usize,
 }
 
-impl Entries {
+impl Ledger {
     /// Removes the entries of expired leases. A reply to a claim belongs to its entry.
     fn sweep(&mut self) {
         let now = Instant::now();
@@ -94,16 +89,17 @@ impl Entries {
         if owes {
             self.owed[node].insert(self.last, name.clone());
         }
-        if entry.is_over() {
+        let is_out = |(_, state): &(u64, _)| *state == NodeState::Out;
+        if entry.unwanted && entry.nodes.iter().all(is_out) {
             self.leases.remove(name);
         }
         owes
     }
 
     /// Claims a node for a command that is sent at `since`.
-    fn claim(
+    fn claim_at(
         &mut self,
-        ledger: &Arc<Ledger>,
+        ledger: &Arc<Mutex<Self>>,
         node: usize,
         name: &KeyLease,
         before: NodeState,
@@ -140,12 +136,6 @@ struct Entry {
     nodes: SmallVec<[(u64, NodeState); 5]>,
 }
 
-impl Entry {
-    fn is_over(&self) -> bool {
-        self.unwanted && self.nodes.iter().all(|(_, state)| *state == NodeState::Out)
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NodeState {
     Out,
@@ -154,60 +144,60 @@ enum NodeState {
 }
 
 impl Ledger {
-    pub(super) fn new(nodes: usize) -> Arc<Self> {
-        let entries = Mutex::new(Entries {
+    pub(super) fn new(nodes: usize) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
             leases: HashMap::new(),
             owed: vec![BTreeMap::new(); nodes],
             last: 0,
             sweep_at: 0,
-        });
-        Arc::new(Self { entries })
+        }))
     }
 
     /// Records that the lease is wanted and expires at `until` at the latest.
-    pub(super) fn open(&self, key: &LockKey, lease: LeaseId, until: Instant) {
-        let mut entries = self.entries.lock();
-        if entries.leases.len() >= entries.sweep_at {
-            entries.sweep();
+    pub(super) fn open(&mut self, key: &LockKey, lease: LeaseId, until: Instant) {
+        if self.leases.len() >= self.sweep_at {
+            self.sweep();
         }
-        let entry = entries.entry(&(key.clone(), lease), until, NodeState::Out);
+        let entry = self.entry(&(key.clone(), lease), until, NodeState::Out);
         entry.until = entry.until.max(until);
         entry.unwanted = false;
         let states = entry.nodes.clone();
-        for ((nth, _), owed) in states.iter().zip(&mut entries.owed) {
+        for ((nth, _), owed) in states.iter().zip(&mut self.owed) {
             owed.remove(nth);
         }
     }
 
     /// Records that the lease may have been extended.
-    pub(super) fn prolong(&self, key: &LockKey, lease: LeaseId, until: Instant) {
-        let mut entries = self.entries.lock();
-        if let Some(entry) = entries.leases.get_mut(&(key.clone(), lease)) {
+    pub(super) fn prolong(&mut self, key: &LockKey, lease: LeaseId, until: Instant) {
+        if let Some(entry) = self.leases.get_mut(&(key.clone(), lease)) {
             entry.until = entry.until.max(until);
         }
     }
 
     /// Returns the right to vote for a lease at a node, or `None` while it is claimed.
     pub(super) fn claim(
-        self: &Arc<Self>,
+        this: &Arc<Mutex<Self>>,
         node: usize,
         key: &LockKey,
         lease: LeaseId,
     ) -> Option<Claim> {
-        let name = (key.clone(), lease);
-        let mut entries = self.entries.lock();
-        match entries.leases.get(&name)?.nodes[node] {
+        let (mut ledger, name) = (this.lock(), (key.clone(), lease));
+        match ledger.leases.get(&name)?.nodes[node] {
             (_, NodeState::Claimed { .. }) => None,
-            (_, before) => Some(entries.claim(self, node, &name, before, Instant::now())),
+            (_, before) => Some(ledger.claim_at(this, node, &name, before, Instant::now())),
         }
     }
 
     /// Records that the lease is not wanted any more. Returns the claims that release it, and the number of
     /// nodes that cannot hold it. Any node may hold an unknown lease.
-    pub(super) fn disown(self: &Arc<Self>, key: &LockKey, lease: LeaseId) -> (Vec<Claim>, usize) {
+    pub(super) fn disown(
+        this: &Arc<Mutex<Self>>,
+        key: &LockKey,
+        lease: LeaseId,
+    ) -> (Vec<Claim>, usize) {
         let name = (key.clone(), lease);
-        let (mut entries, now) = (self.entries.lock(), Instant::now());
-        let entry = entries.entry(&name, now + UNKNOWN_LEASE, NodeState::In);
+        let (mut ledger, now) = (this.lock(), Instant::now());
+        let entry = ledger.entry(&name, now + UNKNOWN_LEASE, NodeState::In);
         entry.unwanted = true;
         let states = entry.nodes.clone();
         let (mut claims, mut out) = (Vec::new(), 0);
@@ -215,37 +205,35 @@ impl Ledger {
             match state {
                 NodeState::Out => out += 1,
                 NodeState::Claimed { since, .. } if now - since < STALLED => {}
-                _ => claims.push(entries.claim(self, node, &name, NodeState::In, now)),
+                _ => claims.push(ledger.claim_at(this, node, &name, NodeState::In, now)),
             }
         }
-        if out == entries.owed.len() {
-            entries.leases.remove(&name);
+        if out == ledger.owed.len() {
+            ledger.leases.remove(&name);
         }
         (claims, out)
     }
 
     /// Returns claims that release leases which the node owes, at most so many.
-    pub(super) fn owed(self: &Arc<Self>, node: usize, most: usize) -> Vec<Claim> {
-        let (mut entries, now) = (self.entries.lock(), Instant::now());
-        entries.expire(node, now);
-        let names: Vec<_> = entries.owed[node].values().take(most).cloned().collect();
+    pub(super) fn owed(this: &Arc<Mutex<Self>>, node: usize, most: usize) -> Vec<Claim> {
+        let (mut ledger, now) = (this.lock(), Instant::now());
+        ledger.expire(node, now);
+        let names: Vec<_> = ledger.owed[node].values().take(most).cloned().collect();
         let claims = names
             .iter()
-            .map(|name| entries.claim(self, node, name, NodeState::In, now));
+            .map(|name| ledger.claim_at(this, node, name, NodeState::In, now));
         claims.collect()
     }
 
     /// Returns the number of releases that the node owes.
-    pub(super) fn owes(&self, node: usize) -> usize {
-        let mut entries = self.entries.lock();
-        entries.expire(node, Instant::now());
-        entries.owed[node].len()
+    pub(super) fn owes(&mut self, node: usize) -> usize {
+        self.expire(node, Instant::now());
+        self.owed[node].len()
     }
 
     /// Returns `true` if no node can hold a lease that is not wanted any more.
     pub(super) fn is_out(&self, key: &LockKey, lease: LeaseId) -> bool {
-        let entries = self.entries.lock();
-        !entries.leases.contains_key(&(key.clone(), lease))
+        !self.leases.contains_key(&(key.clone(), lease))
     }
 }
 
@@ -253,7 +241,7 @@ impl Ledger {
 /// one that may hold the lease.
 #[derive(Debug)]
 pub(super) struct Claim {
-    ledger: Arc<Ledger>,
+    ledger: Arc<Mutex<Ledger>>,
     pub(super) node: usize,
     pub(super) name: KeyLease,
     nth: u64,
@@ -263,7 +251,7 @@ pub(super) struct Claim {
 impl Claim {
     /// Records that the lease may be at the node until `until`. Returns `true` if its release is owed.
     pub(super) fn granted(self, until: Instant) -> bool {
-        let mut entries = self.ledger.entries.lock();
+        let mut entries = self.ledger.lock();
         // A release that took over the claim may have removed the entry.
         let entry = entries.entry(&self.name, until, NodeState::Out);
         entry.until = entry.until.max(until);
@@ -276,14 +264,14 @@ impl Claim {
         self.end(self.before)
     }
 
-    /// Records that the lease is not and will not be at the node.
-    pub(super) fn out(self) {
-        self.end(NodeState::Out);
+    /// Records that the lease is not and will not be at the node. Returns `false`: no release is owed.
+    pub(super) fn out(self) -> bool {
+        self.end(NodeState::Out)
     }
 
     /// Sets the state of the node if it still has this claim.
     fn end(&self, state: NodeState) -> bool {
-        let mut entries = self.ledger.entries.lock();
+        let mut entries = self.ledger.lock();
         let entry = entries.leases.get(&self.name);
         entry.is_some_and(|entry| entry.nodes[self.node].0 == self.nth)
             && entries.set(self.node, &self.name, state)

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::inner::Inner;
+use super::ledger::Ledger;
 use crate::jitter::jittered;
 use crate::task::{Runtime, RuntimeId, Timer};
 
@@ -52,7 +53,7 @@ impl Inner {
     pub(super) async fn release_owed(self: &Arc<Self>, node: usize) -> bool {
         let mut confirms = false;
         loop {
-            let owed = self.ledger.owed(node, BATCH);
+            let owed = Ledger::owed(&self.ledger, node, BATCH);
             if owed.is_empty() {
                 return confirms;
             }
@@ -82,7 +83,7 @@ async fn repeat(inner: Arc<Inner>, node: usize, alive: Arc<()>) {
         }
         // Under the lock of the check, so that a release which fails later starts another task.
         let _repeating = inner.repeating.lock();
-        if inner.ledger.owes(node) == 0 {
+        if inner.ledger.lock().owes(node) == 0 {
             return drop(alive);
         }
     }

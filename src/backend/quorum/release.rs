@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::flight::Flight;
 use super::inner::Inner;
-use super::ledger::Claim;
+use super::ledger::{Claim, Ledger};
 use super::tally::Tally;
 use crate::backend::{BackendError, BoxFuture, Release, Released};
 
@@ -38,7 +38,7 @@ impl Inner {
         let mut batches: Vec<Vec<(usize, Claim)>> = self.nodes.iter().map(|_| Vec::new()).collect();
         let mut tallies = Vec::with_capacity(leases.len());
         for (index, Release { key, lease }) in leases.iter().enumerate() {
-            let (claims, out) = self.ledger.disown(key, *lease);
+            let (claims, out) = Ledger::disown(&self.ledger, key, *lease);
             for claim in claims {
                 batches[claim.node].push((index, claim));
             }

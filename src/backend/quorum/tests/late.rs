@@ -54,7 +54,11 @@ async fn releases_owed_by_stopped_node_are_bounded() {
         acquire_and_release(quorum, &LockKey::new(format!("unsent:{nth}")), TTL).await;
     }
     sleep(Duration::from_secs(1)).await;
-    assert_eq!((quorum.inner.ledger.len(), tasks()), (0, 0), "unsent");
+    assert_eq!(
+        (quorum.inner.ledger.lock().len(), tasks()),
+        (0, 0),
+        "unsent"
+    );
     world.nodes[0].lost.store(false, Ordering::SeqCst);
     world.nodes[0].stop(true);
     for nth in 0..FULL / 1_000 + 2 {
@@ -67,12 +71,12 @@ async fn releases_owed_by_stopped_node_are_bounded() {
     // A batch of releases is in flight.
     let count = votes();
     assert!((FULL..FULL + 2_000).contains(&count), "{count}");
-    assert_eq!(quorum.inner.ledger.len(), count);
+    assert_eq!(quorum.inner.ledger.lock().len(), count);
     // Each vote waits in a task of the node.
     assert_eq!(tasks(), count + 1);
     world.nodes[0].stop(false);
     sleep(Duration::from_secs(4)).await;
-    assert_eq!((quorum.inner.ledger.len(), tasks()), (0, 0));
+    assert_eq!((quorum.inner.ledger.lock().len(), tasks()), (0, 0));
     acquire_and_release(quorum, &LockKey::new("a"), TTL).await;
     assert_eq!(votes(), count + 1);
 }
