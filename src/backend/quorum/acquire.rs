@@ -117,27 +117,19 @@ impl Candidacy {
         self.election.reopen(node);
         let vote = Arc::clone(&self.inner.nodes[node]).vote(request, fence);
         let inner = Arc::clone(&self.inner);
-        let (key, lease) = claim.name.clone();
         let vote = async move {
             let answer = vote.await;
             // The TTL at the node starts when the vote takes effect, which may be now or later.
             let now = Instant::now();
             let owes = match &answer {
                 Ok(Acquired::Granted { .. }) => claim.granted(now + ttl),
-                Ok(Acquired::Busy { .. }) => {
-                    claim.out();
-                    false
-                }
+                Ok(Acquired::Busy { .. }) => claim.out(),
                 Err(error) if error.may_have_taken_effect() => claim.granted(now + LATE + ttl),
                 Err(_) => claim.unchanged(),
             };
-            // It was released while its vote was in flight, so the release is sent here.
-            if owes && answer.is_err() {
+            // It was released while its vote was in flight, so the release is sent after it.
+            if owes {
                 inner.repeat_releases(node);
-            } else if owes && let Some(claim) = Ledger::claim(&inner.ledger, node, &key, lease) {
-                let mut release = Flight::new();
-                release.push(node, inner.release_at(node, vec![(0, claim)]));
-                inner.finish(release);
             }
             answer
         };

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | has the reply granted or unknown | the release is sent |
 //! | has the reply busy or rejected | no release is needed |
-//! | is in flight | its sender sends the release after its end |
+//! | is in flight | its sender asks for the release after its end |
 //!
 //! For each node, one task per runtime repeats the releases that the node does not confirm ([`owed`]), with backoff,
 //! until the node replies, or the leases must have expired there. The task keeps the backend for its first 2 s, and ends

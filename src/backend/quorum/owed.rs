@@ -48,43 +48,31 @@ impl Inner {
             runtime.spawn(repeat(Arc::clone(self), node, alive));
         }
     }
-
-    /// Sends the releases that a node owes, until it confirms none of a command. Returns `true` if it confirmed some.
-    pub(super) async fn release_owed(self: &Arc<Self>, node: usize) -> bool {
-        let mut confirms = false;
-        loop {
-            let owed = Ledger::owed(&self.ledger, node, BATCH);
-            if owed.is_empty() {
-                return confirms;
-            }
-            let answers = self.release_at(node, owed.into_iter().enumerate().collect());
-            if answers.await.iter().all(|(_, outcome)| outcome.is_err()) {
-                return confirms;
-            }
-            confirms = true;
-        }
-    }
 }
 
-/// The task of one node and runtime.
+/// The task of one node and runtime. It pauses after a command of which the node confirms nothing.
 async fn repeat(inner: Arc<Inner>, node: usize, alive: Arc<()>) {
     let (backend, kept_until) = (Arc::downgrade(&inner), Instant::now() + KEPT);
     let mut kept = Some(inner);
     let mut pause = FIRST_BACKOFF;
-    loop {
-        Timer::at(Instant::now() + jittered(pause)).await;
-        pause = (pause * 2).min(LAST_BACKOFF);
-        drop(kept.take_if(|_| Instant::now() >= kept_until));
-        let Some(inner) = kept.clone().or_else(|| backend.upgrade()) else {
-            return;
-        };
-        if inner.release_owed(node).await {
-            pause = FIRST_BACKOFF;
+    while let Some(inner) = kept.take().or_else(|| backend.upgrade()) {
+        let owed = Ledger::owed(&inner.ledger, node, BATCH);
+        let batch = owed.into_iter().enumerate().collect();
+        let answers = inner.release_at(node, batch).await;
+        let confirms = answers.iter().any(|(_, outcome)| outcome.is_ok());
+        {
+            // Under the lock of the check, so that a release which fails later starts another task.
+            let _repeating = inner.repeating.lock();
+            if inner.ledger.lock().owes(node) == 0 {
+                return drop(alive);
+            }
         }
-        // Under the lock of the check, so that a release which fails later starts another task.
-        let _repeating = inner.repeating.lock();
-        if inner.ledger.lock().owes(node) == 0 {
-            return drop(alive);
+        kept = (Instant::now() < kept_until).then_some(inner);
+        if confirms {
+            pause = FIRST_BACKOFF;
+        } else {
+            Timer::at(Instant::now() + jittered(pause)).await;
+            pause = (pause * 2).min(LAST_BACKOFF);
         }
     }
 }
