@@ -13,6 +13,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::time::Instant;
 
@@ -72,10 +73,7 @@ impl Candidacy {
         let duplicate = self.inner.duplicate();
         match elected.filter(|_| duplicate.is_none()) {
             Some(counter) => {
-                // Nodes that lost their counters receive this one. The grant does not wait for them.
-                for node in self.election.behind(1) {
-                    self.ask(node, Fence::Confirm(counter));
-                }
+                // The grant does not wait for nodes that receive its counter now.
                 self.inner.finish(self.votes);
                 Ok(Acquired::granted(counter))
             }
@@ -94,13 +92,11 @@ impl Candidacy {
     }
 
     /// Ensures that a majority has the counter of the grant, so that each later majority contains a node
-    /// that has it.
+    /// that has it. Each node that granted under a smaller one receives it, also one that lost its counter.
     async fn agree(&mut self, counter: u64) -> Option<u64> {
         self.inner.proposals.heard(counter);
-        if !self.election.is_known(counter) {
-            for node in self.election.behind(counter) {
-                self.ask(node, Fence::Confirm(counter));
-            }
+        for node in self.election.behind(counter) {
+            self.ask(node, Fence::Confirm(counter));
         }
         self.answers(|election| election.agreement(counter)).await
     }
@@ -140,10 +136,8 @@ impl Candidacy {
     async fn answers(&mut self, standing: impl Fn(&Election) -> Standing) -> Option<u64> {
         let deadline = Instant::now() + self.inner.node_timeout;
         loop {
-            match standing(&self.election) {
-                Standing::Elected(counter) => return Some(counter),
-                Standing::Defeated => return None,
-                Standing::Open => {}
+            if let Poll::Ready(elected) = standing(&self.election) {
+                return elected;
             }
             let answers = self.votes.next_until(deadline).await;
             if answers.is_empty() {

@@ -1,5 +1,7 @@
 //! The outcome of the replies to a vote. It does no I/O, and the caller passes the time.
 
+use std::task::Poll;
+
 use tokio::time::Instant;
 
 use super::fault;
@@ -25,13 +27,8 @@ enum Ballot {
     Silent,
 }
 
-#[derive(Debug)]
-pub(super) enum Standing {
-    Open,
-    /// A majority granted. A previous grant has at most this counter.
-    Elected(u64),
-    Defeated,
-}
+/// Ready with the counter of an elected lease, or with `None` after a defeat.
+pub(super) type Standing = Poll<Option<u64>>;
 
 impl Election {
     pub(super) fn new(nodes: usize) -> Self {
@@ -41,8 +38,18 @@ impl Election {
         }
     }
 
-    fn count(&self, is_so: impl Fn(&Ballot) -> bool) -> usize {
-        self.ballots.iter().filter(|ballot| is_so(ballot)).count()
+    fn open(&self) -> usize {
+        let ballots = self.ballots.iter();
+        ballots.filter(|it| matches!(it, Ballot::Open)).count()
+    }
+
+    /// Returns the nodes that hold the lease, and their counters.
+    fn grants(&self) -> impl Iterator<Item = (usize, u64)> {
+        let ballots = self.ballots.iter().enumerate();
+        ballots.filter_map(|(node, ballot)| match ballot {
+            Ballot::Granted(counter) => Some((node, *counter)),
+            _ => None,
+        })
     }
 
     pub(super) fn cast(
@@ -72,67 +79,56 @@ impl Election {
         }
     }
 
-    /// Returns the standing of the first round.
+    /// Returns the standing of the first round, with the largest counter. A previous grant has at most this one.
     ///
     /// A node without a counter may have lost it, so its vote does not bound earlier tokens. A majority of
     /// votes with counters bounds them. Without such a majority, the election waits for all nodes.
     pub(super) fn standing(&self) -> Standing {
-        let open = self.count(|ballot| matches!(ballot, Ballot::Open));
-        let granted = self.count(|ballot| matches!(ballot, Ballot::Granted(_)));
-        let remember = self.count(|ballot| matches!(ballot, Ballot::Granted(1..)));
-        if granted >= self.majority && (remember >= self.majority || open == 0) {
-            let counters = self.ballots.iter().map(|ballot| match ballot {
-                Ballot::Granted(counter) => *counter,
-                _ => 0,
-            });
-            Standing::Elected(counters.max().unwrap_or(0))
+        let (open, granted) = (self.open(), self.grants().count());
+        if granted >= self.majority && (self.knowing(1) >= self.majority || open == 0) {
+            Poll::Ready(self.grants().map(|(_, counter)| counter).max())
         } else if granted + open < self.majority && self.is_explained(open) {
-            Standing::Defeated
+            Poll::Ready(None)
         } else {
-            Standing::Open
+            Poll::Pending
         }
     }
 
     /// Returns `true` if the reason for a missing majority is clear: another lease holds the key, or nodes
     /// failed.
     fn is_explained(&self, open: usize) -> bool {
-        let failed = self.count(|ballot| matches!(ballot, Ballot::Failed(_) | Ballot::Silent));
+        let is_failure = |it: &&Ballot| matches!(it, Ballot::Failed(_) | Ballot::Silent);
+        let failed = self.ballots.iter().filter(is_failure).count();
         let alive = self.ballots.len() - failed - open;
         failed >= self.majority || alive >= self.majority
     }
 
+    /// Returns how many nodes hold the lease and have `counter`.
     fn knowing(&self, counter: u64) -> usize {
-        self.count(|ballot| matches!(ballot, Ballot::Granted(known) if *known >= counter))
-    }
-
-    /// Returns `true` if a majority holds the lease and has `counter`.
-    pub(super) fn is_known(&self, counter: u64) -> bool {
-        self.knowing(counter) >= self.majority
+        self.grants().filter(|(_, known)| *known >= counter).count()
     }
 
     /// Returns the standing of the second round, in which the other nodes receive `counter`.
     pub(super) fn agreement(&self, counter: u64) -> Standing {
-        let open = self.count(|ballot| matches!(ballot, Ballot::Open));
-        if self.is_known(counter) {
-            Standing::Elected(counter)
-        } else if self.knowing(counter) + open < self.majority {
-            Standing::Defeated
+        let knowing = self.knowing(counter);
+        if knowing >= self.majority {
+            Poll::Ready(Some(counter))
+        } else if knowing + self.open() < self.majority {
+            Poll::Ready(None)
         } else {
-            Standing::Open
+            Poll::Pending
         }
     }
 
     /// Returns the nodes that hold the lease and have a smaller counter, or none.
     pub(super) fn behind(&self, counter: u64) -> Vec<usize> {
-        let ballots = self.ballots.iter().enumerate();
-        let behind = ballots
-            .filter(|(_, ballot)| matches!(ballot, Ballot::Granted(known) if *known < counter));
+        let behind = self.grants().filter(|(_, known)| *known < counter);
         behind.map(|(node, _)| node).collect()
     }
 
     /// Returns `true` if some nodes granted. Concurrent attempts then have no majority either.
     pub(super) fn is_split(&self) -> bool {
-        self.count(|ballot| matches!(ballot, Ballot::Granted(_))) > 0
+        self.grants().next().is_some()
     }
 
     /// Returns the outcome of a defeat: the time until a majority may be free, or an error if too few nodes
@@ -195,46 +191,36 @@ mod tests {
         election
     }
 
-    /// Returns the counter of the elected lease, `Ok(None)` while it is open, or `Err` after a defeat.
-    fn elected(standing: &Standing) -> Result<Option<u64>, ()> {
-        match standing {
-            Standing::Open => Ok(None),
-            Standing::Elected(counter) => Ok(Some(*counter)),
-            Standing::Defeated => Err(()),
-        }
-    }
-
     #[test]
     fn standing_follows_ballots() {
         for (ballots, expected) in [
-            ("757..", Ok(Some(7))),
-            ("007..", Ok(None)),
-            ("007bf", Ok(Some(7))),
-            ("77...", Ok(None)),
-            ("77.bb", Ok(None)),
-            ("77bff", Err(())),
-            ("bbb..", Err(())),
-            ("fff..", Err(())),
-            ("bbf..", Ok(None)),
-            ("bbff.", Ok(None)),
-            ("bff..", Ok(None)),
+            ("757..", Poll::Ready(Some(7))),
+            ("007..", Poll::Pending),
+            ("007bf", Poll::Ready(Some(7))),
+            ("77...", Poll::Pending),
+            ("77.bb", Poll::Pending),
+            ("77bff", Poll::Ready(None)),
+            ("bbb..", Poll::Ready(None)),
+            ("fff..", Poll::Ready(None)),
+            ("bbf..", Poll::Pending),
+            ("bbff.", Poll::Pending),
+            ("bff..", Poll::Pending),
         ] {
             let standing = election(ballots, Instant::now()).standing();
-            assert_eq!(elected(&standing), expected, "{ballots}");
+            assert_eq!(standing, expected, "{ballots}");
         }
     }
 
     #[test]
     fn agreement_follows_counters() {
         for (ballots, expected) in [
-            ("777..", Ok(Some(7))),
-            ("775..", Ok(None)),
-            ("7755.", Ok(None)),
-            ("77555", Err(())),
+            ("777..", Poll::Ready(Some(7))),
+            ("775..", Poll::Pending),
+            ("7755.", Poll::Pending),
+            ("77555", Poll::Ready(None)),
         ] {
             let election = election(ballots, Instant::now());
-            assert_eq!(elected(&election.agreement(7)), expected, "{ballots}");
-            assert_eq!(election.is_known(7), expected == Ok(Some(7)), "{ballots}");
+            assert_eq!(election.agreement(7), expected, "{ballots}");
         }
         let election = election("750b.", Instant::now());
         assert_eq!(election.behind(7), [1, 2]);
@@ -251,7 +237,7 @@ mod tests {
     fn closed_election_is_open_no_more() {
         let mut election = election("7..", Instant::now());
         election.close();
-        assert_eq!(elected(&election.standing()), Err(()));
+        assert_eq!(election.standing(), Poll::Ready(None));
     }
 
     #[test]
