@@ -22,12 +22,10 @@ use super::fault::Cause;
 use super::flight::Flight;
 use super::inner::Inner;
 use super::ledger::{FULL, Ledger};
-use super::node::Fence;
+use super::node::{Fence, Vote};
 use crate::backend::{AcquireRequest, Acquired, BackendError, BackendErrorKind, LATE, Release};
 use crate::jitter::up_to;
 use crate::task::Timer;
-
-type Vote = Result<Acquired, BackendError>;
 
 /// An attempt, from the first command to its outcome.
 struct Candidacy {
@@ -37,64 +35,55 @@ struct Candidacy {
     votes: Flight<Vote>,
 }
 
+/// # Cancel safety
+///
+/// The contract forbids dropping this future: votes in flight would not be released.
 pub(super) async fn try_acquire(inner: &Arc<Inner>, request: &AcquireRequest) -> Vote {
     let began = Instant::now();
     (inner.ledger.lock()).open(&request.key, request.lease, began + request.ttl);
-    let candidacy = Candidacy {
+    let mut candidacy = Candidacy {
         inner: Arc::clone(inner),
         request: request.clone(),
         election: Election::new(inner.nodes.len()),
         votes: Flight::new(),
     };
-    candidacy.run(began).await
+    let proposal = inner.propose();
+    for node in 0..inner.nodes.len() {
+        if inner.ledger.lock().owes(node) >= FULL {
+            // A task repeats its releases, or it would receive no votes again.
+            inner.repeat_releases(node);
+            let behind = BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind);
+            candidacy.election.cast(node, Err(behind), began);
+        } else {
+            candidacy.ask(node, Fence::Propose(proposal));
+        }
+    }
+    let elected = match candidacy.answers(Election::standing).await {
+        Some(counter) => candidacy.agree(counter.max(proposal)).await,
+        None => None,
+    };
+    // A vote may have opened the connection that shows it, or that leads to another server again.
+    let duplicate = inner.duplicate();
+    if let (Some(counter), None) = (elected, &duplicate) {
+        // The grant does not wait for nodes that receive its counter now.
+        inner.finish(candidacy.votes);
+        return Ok(Acquired::granted(counter));
+    }
+    match (candidacy.concede(began).await, duplicate) {
+        (Err(unknown), _) if unknown.may_have_taken_effect() => Err(unknown),
+        (_, Some(cause)) => Err(BackendError::refused(
+            BackendErrorKind::Misconfigured,
+            cause,
+        )),
+        (conceded, None) => conceded,
+    }
 }
 
 impl Candidacy {
-    /// # Cancel safety
-    ///
-    /// The contract forbids dropping this future: votes in flight would not be released.
-    async fn run(mut self, began: Instant) -> Vote {
-        let proposal = self.inner.proposals.next();
-        for node in 0..self.inner.nodes.len() {
-            if self.inner.ledger.lock().owes(node) >= FULL {
-                // A task repeats its releases, or it would receive no votes again.
-                self.inner.repeat_releases(node);
-                let behind = BackendError::refused(BackendErrorKind::Unavailable, Cause::Behind);
-                self.election.cast(node, Err(behind), began);
-            } else {
-                self.ask(node, Fence::Propose(proposal));
-            }
-        }
-        let elected = match self.answers(Election::standing).await {
-            Some(counter) => self.agree(counter.max(proposal)).await,
-            None => None,
-        };
-        // A vote may have opened the connection that shows it, or that leads to another server again.
-        let duplicate = self.inner.duplicate();
-        match elected.filter(|_| duplicate.is_none()) {
-            Some(counter) => {
-                // The grant does not wait for nodes that receive its counter now.
-                self.inner.finish(self.votes);
-                Ok(Acquired::granted(counter))
-            }
-            None => match (self.concede(began).await, duplicate) {
-                (Err(unknown), _) if unknown.may_have_taken_effect() => Err(unknown),
-                (_, Some(nodes)) => {
-                    let cause = Cause::SameServer(nodes);
-                    Err(BackendError::refused(
-                        BackendErrorKind::Misconfigured,
-                        cause,
-                    ))
-                }
-                (conceded, None) => conceded,
-            },
-        }
-    }
-
     /// Ensures that a majority has the counter of the grant, so that each later majority contains a node
     /// that has it. Each node that granted under a smaller one receives it, also one that lost its counter.
     async fn agree(&mut self, counter: u64) -> Option<u64> {
-        self.inner.proposals.heard(counter);
+        self.inner.saw(counter);
         for node in self.election.behind(counter) {
             self.ask(node, Fence::Confirm(counter));
         }

@@ -46,9 +46,6 @@ pub(super) async fn renew(
     inner: &Arc<Inner>,
     renewals: &[Renewal],
 ) -> Vec<Result<Renewed, BackendError>> {
-    if renewals.is_empty() {
-        return Vec::new();
-    }
     let nodes = inner.nodes.len();
     let now = Instant::now();
     for renewal in renewals {
@@ -78,12 +75,8 @@ pub(super) async fn renew(
     // would not report their counters until it expires. What they do not confirm is repeated.
     let lost = outcomes.iter().zip(renewals);
     let lost = lost.filter(|(outcome, _)| matches!(outcome, Ok(Renewed::NotHeld)));
-    let lost: Vec<_> = lost
-        .map(|(_, it)| Release::new(it.key.clone(), it.lease))
-        .collect();
-    if !lost.is_empty() {
-        drop(release(inner, &lost).await);
-    }
+    let lost = lost.map(|(_, it)| Release::new(it.key.clone(), it.lease));
+    drop(release(inner, &lost.collect::<Vec<_>>()).await);
     outcomes
 }
 
@@ -121,12 +114,9 @@ pub(super) async fn downgrade(
             let failures = &tally.failures;
             let may_have = failures.iter().any(BackendError::may_have_taken_effect);
             let unsettled = tally.done + tally.silent(nodes) > 0 || may_have;
-            let error = tally.no_majority(nodes, unsettled);
-            // A majority may reject the lease for good, and other nodes still share it.
-            Err(match unsettled && !error.may_have_taken_effect() {
-                true => BackendError::unknown(error),
-                false => error,
-            })
+            // If a majority rejects it for good, the lease is exclusive there. The others may share it, which excludes an
+            // exclusive lease as well.
+            Err(tally.no_majority(nodes, unsettled))
         }
     }
 }
@@ -163,12 +153,10 @@ pub(super) async fn inspect(
         if votes.len() >= majority {
             // The holder has the key while a majority keeps its lease. The shortest TTL of this majority is
             // a lower bound, whatever the other nodes reply.
-            let mut holder = votes.iter().min_by_key(|holder| holder.ttl).cloned();
-            if let Some(holder) = &mut holder {
-                // A node that lacks a lease counts fewer.
-                holder.leases = votes.iter().map(|it| it.leases).max().unwrap_or(1);
-            }
-            return Ok(holder);
+            let shortest = votes.iter().min_by_key(|holder| holder.ttl).cloned();
+            // A node that lacks a lease counts fewer.
+            let leases = votes.iter().map(|it| it.leases).max().unwrap_or(1);
+            return Ok(shortest.map(|it| Holder { leases, ..it }));
         }
         if votes.len() + silent + failures.len() < majority {
             return Ok(None);

@@ -129,7 +129,10 @@ const INTENT: Duration = Duration::from_millis(1300);
 impl Quorum {
     /// Creates a builder without nodes, and with a [node timeout](QuorumBuilder::node_timeout) of 100 ms.
     pub fn builder() -> QuorumBuilder {
-        QuorumBuilder::new()
+        QuorumBuilder {
+            nodes: Vec::new(),
+            node_timeout: Duration::from_millis(100),
+        }
     }
 }
 
@@ -187,11 +190,10 @@ impl Backend for Quorum {
     fn capabilities(&self) -> Capabilities {
         // Permits cannot be counted: with a limit of 2 on three nodes, each of three holders would have a majority.
         let mut nodes = self.inner.nodes.iter();
-        let response_timeout = self.inner.node_timeout * COMMAND_TIMEOUTS;
-        let capabilities = Capabilities::EXCLUSIVE.with_response_timeout(response_timeout);
-        match nodes.all(|node| node.capabilities().shared) {
-            true => capabilities.with_shared(),
-            false => capabilities,
+        Capabilities {
+            shared: nodes.all(|node| node.capabilities().shared),
+            response_timeout: self.inner.node_timeout * COMMAND_TIMEOUTS,
+            ..Capabilities::EXCLUSIVE
         }
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::Quorum;
-use super::fault;
 use super::inner::{Inner, wall_clock};
 use super::node::{ErasedNode, Node};
 use crate::ConfigError;
@@ -17,18 +16,11 @@ const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Builds a [`Quorum`]. [`Quorum::builder`] creates it.
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct QuorumBuilder {
-    nodes: Vec<Arc<dyn ErasedNode>>,
-    node_timeout: Duration,
+    pub(super) nodes: Vec<Arc<dyn ErasedNode>>,
+    pub(super) node_timeout: Duration,
 }
 
 impl QuorumBuilder {
-    pub(super) fn new() -> Self {
-        Self {
-            nodes: Vec::new(),
-            node_timeout: Duration::from_millis(100),
-        }
-    }
-
     /// Adds a node: a store that shares nothing with the other nodes. A quorum requires an odd number of at
     /// least 3, and the same nodes in every process.
     ///
@@ -60,15 +52,9 @@ impl QuorumBuilder {
     /// Returns a [`ConfigError`] for `node` if the number of nodes is even or below 3 or if two of them are
     /// [one server](Node::server_id), and for `node_timeout` if it is out of bounds.
     pub fn build(self) -> Result<Quorum, ConfigError> {
-        let advice = match self.nodes.len() {
-            0..3 => "use 3 or 5, or a single store without a quorum",
-            count if count % 2 == 0 => {
-                "an even number survives no more losses than one node less: add one or remove one"
-            }
-            _ => "",
-        };
-        if !advice.is_empty() {
-            let problem = format!("a quorum of {}: {advice}", self.nodes.len());
+        let count = self.nodes.len();
+        if count < 3 || count.is_multiple_of(2) {
+            let problem = format!("a quorum of {count}: use an odd number of at least 3");
             return Err(ConfigError::new("node", problem));
         }
         let timeout = self.node_timeout;
@@ -79,7 +65,7 @@ impl QuorumBuilder {
         }
         let inner = Inner::new(self.nodes, timeout, wall_clock);
         match inner.duplicate() {
-            Some(nodes) => Err(ConfigError::new("node", fault::same_server(&nodes))),
+            Some(cause) => Err(ConfigError::new("node", cause.to_string())),
             None => Ok(Quorum { inner }),
         }
     }

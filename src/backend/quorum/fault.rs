@@ -10,8 +10,10 @@ pub(super) enum Cause {
     /// Nothing was sent to the node, because it owes too many releases.
     #[error("node has not confirmed earlier releases")]
     Behind,
-    #[error("{}", same_server(.0))]
-    SameServer((usize, usize)),
+    #[error(
+        "nodes {0} and {1} are one server, which would vote twice: use servers that share nothing"
+    )]
+    SameServer(usize, usize),
     #[error("of {nodes} nodes, {failed} failed and {silent} did not reply")]
     NoMajority {
         nodes: usize,
@@ -20,15 +22,6 @@ pub(super) enum Cause {
         #[source]
         first: Option<BackendError>,
     },
-}
-
-/// Describes two nodes, by their indices.
-pub(super) fn same_server((first, second): &(usize, usize)) -> String {
-    format!(
-        "nodes {} and {} are one server, which would vote twice: use servers that share nothing",
-        first + 1,
-        second + 1,
-    )
 }
 
 /// Creates the error of too few outcomes. `silent`: the number of nodes without a reply. `unsettled`: a lease may
@@ -53,16 +46,15 @@ pub(super) fn no_majority(
             .count()
             > nodes
     });
-    let cause = |failures: Vec<BackendError>| Cause::NoMajority {
+    let cause = Cause::NoMajority {
         nodes,
         failed: failures.len(),
         silent,
         first: failures.into_iter().next(),
     };
     match agreed {
-        Some(kind) => BackendError::refused(kind, cause(failures)),
-        None if unsettled => BackendError::unknown(cause(failures)),
-        None => BackendError::refused(BackendErrorKind::Unavailable, cause(failures)),
+        None if unsettled => BackendError::unknown(cause),
+        kind => BackendError::refused(kind.unwrap_or(BackendErrorKind::Unavailable), cause),
     }
 }
 

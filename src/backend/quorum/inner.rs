@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use smallvec::SmallVec;
 
+use super::fault::Cause;
 use super::flight::Flight;
 use super::ledger::Ledger;
 use super::node::ErasedNode;
@@ -18,7 +19,9 @@ pub(super) struct Inner {
     pub(super) node_timeout: Duration,
     pub(super) ledger: Arc<Mutex<Ledger>>,
     pub(super) repeating: Mutex<Repeating>,
-    pub(super) proposals: Proposals,
+    clock: fn() -> u64,
+    /// The largest counter that this process proposed or saw.
+    largest: AtomicU64,
 }
 
 impl Inner {
@@ -32,19 +35,18 @@ impl Inner {
             repeating: Mutex::default(),
             nodes,
             node_timeout,
-            proposals: Proposals {
-                clock,
-                largest: AtomicU64::new(0),
-            },
+            clock,
+            largest: AtomicU64::new(0),
         })
     }
 
-    /// Returns two nodes that are one server.
-    pub(super) fn duplicate(&self) -> Option<(usize, usize)> {
+    /// Returns the cause to grant nothing, if two nodes are one server.
+    pub(super) fn duplicate(&self) -> Option<Cause> {
         let ids: SmallVec<[_; 5]> = self.nodes.iter().map(|node| node.server_id()).collect();
         let same = |node: usize| {
             let first = ids.iter().position(|id| *id == ids[node])?;
-            (ids[node].is_some() && first < node).then_some((first, node))
+            let cause = Cause::SameServer(first + 1, node + 1);
+            (ids[node].is_some() && first < node).then_some(cause)
         };
         (1..ids.len()).find_map(same)
     }
@@ -53,38 +55,25 @@ impl Inner {
         self.nodes.len() / 2 + 1
     }
 
+    /// Returns a counter larger than all counters that this process proposed or saw.
+    ///
+    /// It is the wall clock in microseconds, or more if a larger counter was seen. A majority then normally has
+    /// no larger counter and agrees in one round. If more nodes lose their counters than a quorum tolerates,
+    /// tokens still continue.
+    pub(super) fn propose(&self) -> u64 {
+        self.saw((self.clock)() - 1);
+        self.largest.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn saw(&self, counter: u64) {
+        self.largest.fetch_max(counter, Ordering::Relaxed);
+    }
+
     /// Polls the commands in flight to their end in a task.
     pub(super) fn finish<T: Send + 'static>(&self, mut flight: Flight<T>) {
         if !flight.is_empty() {
             spawn_here(async move { while !flight.next().await.is_empty() {} });
         }
-    }
-}
-
-/// The counters that this process proposes.
-///
-/// A proposal is the wall clock in microseconds, or more if a larger counter was seen. A majority then
-/// normally has no larger counter and agrees in one round. If more nodes lose their counters than a quorum
-/// tolerates, tokens still continue.
-#[derive(Debug)]
-pub(super) struct Proposals {
-    clock: fn() -> u64,
-    largest: AtomicU64,
-}
-
-impl Proposals {
-    /// Larger than all counters that this process proposed or saw.
-    pub(super) fn next(&self) -> u64 {
-        let now = (self.clock)();
-        let before = self.largest.fetch_max(now, Ordering::Relaxed);
-        if before < now {
-            return now;
-        }
-        self.largest.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(super) fn heard(&self, counter: u64) {
-        self.largest.fetch_max(counter, Ordering::Relaxed);
     }
 }
 
@@ -101,11 +90,10 @@ mod tests {
 
     #[test]
     fn proposals_exceed_clock_and_seen_counters() {
-        let (clock, largest) = (|| 100, AtomicU64::new(0));
-        let proposals = Proposals { clock, largest };
-        assert_eq!([(); 3].map(|()| proposals.next()), [100, 101, 102]);
-        proposals.heard(500);
-        proposals.heard(200);
-        assert_eq!(proposals.next(), 501);
+        let inner = Inner::new(Vec::new(), Duration::ZERO, || 100);
+        assert_eq!([(); 3].map(|()| inner.propose()), [100, 101, 102]);
+        inner.saw(500);
+        inner.saw(200);
+        assert_eq!(inner.propose(), 501);
     }
 }

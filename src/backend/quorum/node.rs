@@ -90,22 +90,17 @@ impl Fence {
     }
 }
 
+/// The reply to a vote.
+pub(super) type Vote = Result<Acquired, BackendError>;
+
 /// The object-safe twin of [`Node`], because the nodes of one quorum may have different types.
 pub(super) trait ErasedNode: ErasedBackend {
-    fn vote(
-        self: Arc<Self>,
-        request: AcquireRequest,
-        fence: Fence,
-    ) -> BoxFuture<Result<Acquired, BackendError>>;
+    fn vote(self: Arc<Self>, request: AcquireRequest, fence: Fence) -> BoxFuture<Vote>;
     fn server_id(&self) -> Option<u64>;
 }
 
 impl<N: Node> ErasedNode for Erased<N> {
-    fn vote(
-        self: Arc<Self>,
-        request: AcquireRequest,
-        fence: Fence,
-    ) -> BoxFuture<Result<Acquired, BackendError>> {
+    fn vote(self: Arc<Self>, request: AcquireRequest, fence: Fence) -> BoxFuture<Vote> {
         self.one(
             None,
             |it| async move { it.backend.vote(&request, fence).await },
