@@ -21,7 +21,6 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use futures_util::future::try_join;
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -185,38 +184,6 @@ impl Connection {
     ) -> Result<Value, BackendError> {
         let request = Request::new(command, resend);
         Ok(self.send(&request, false).await?.value)
-    }
-
-    /// Sends two reads over one link, in this order, and returns their replies, errors included. Both are sent
-    /// again if the link ends.
-    pub(crate) async fn query_both(
-        self: &Arc<Self>,
-        first: &Cmd,
-        second: &Cmd,
-    ) -> Result<(Value, Value), BackendError> {
-        let mut again = true;
-        loop {
-            let link = self.await_link().await?;
-            // Each is sent with its first poll, and `try_join` polls them in this order.
-            let both = try_join(link.send(first, false), link.send(second, false));
-            match timeout(self.context().response_timeout, both).await {
-                Ok(Ok(replies)) => {
-                    self.answered(&link);
-                    return Ok(replies);
-                }
-                Ok(Err(error)) => {
-                    self.discard(&link);
-                    if !std::mem::replace(&mut again, false) {
-                        return Err(BackendError::unknown(error));
-                    }
-                }
-                Err(_elapsed) => {
-                    self.mark_suspect(&link);
-                    let waited = self.context().response_timeout;
-                    return Err(BackendError::unknown(Cause::NoReply(waited)));
-                }
-            }
-        }
     }
 
     /// Applies that no reply arrived in time.

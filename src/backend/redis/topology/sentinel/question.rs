@@ -5,9 +5,9 @@ use std::sync::Arc;
 use redis::Value;
 
 use super::votes::{Named, SentinelReply};
-use crate::backend::redis::command::{check, entry, unexpected};
+use crate::backend::redis::command::{entry, is_reply, unexpected};
 use crate::backend::redis::connection::{
-    ClientContext, Connection, Connector, Origin, Target, in_background,
+    ClientContext, Connection, Connector, Origin, Resend, Target, in_background,
 };
 
 /// Returns the connection to a sentinel, which is kept for all questions.
@@ -34,10 +34,12 @@ async fn query(sentinel: &Arc<Connection>, service: &str) -> SentinelReply {
     address.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
     // In this order, the epoch is at most that of the failover that led to the address. After a
     // failover, the second command names the new primary earlier than the first.
-    let (master, address) = sentinel.query_both(&master, &address).await?;
-    // A user without the permission has no epochs.
-    let epoch = check(master).ok().and_then(|it| entry(&it, "config-epoch"));
-    let address = match check(address)? {
+    let epoch = match sentinel.query(&master, Resend::Repeatable).await {
+        Err(silent) if !is_reply(&silent) => return Err(silent),
+        // A user without the permission has no epochs.
+        master => master.ok().and_then(|it| entry(&it, "config-epoch")),
+    };
+    let address = match sentinel.query(&address, Resend::Repeatable).await? {
         Value::Nil => return Ok(None),
         address => redis::from_redis_value_ref::<(String, u16)>(&address)
             .map_err(|_| unexpected(&address))?,
