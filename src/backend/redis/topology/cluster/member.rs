@@ -1,6 +1,6 @@
 //! A node of the cluster, as a server to connect to.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -19,7 +19,7 @@ pub(super) struct Member {
     pub(super) cluster: Weak<Cluster>,
 }
 
-#[deny(clippy::missing_trait_methods)]
+/// The server at an address never changes.
 impl Locate for Member {
     fn address(&self) -> &str {
         self.target.address()
@@ -29,20 +29,8 @@ impl Locate for Member {
         self.target.locate()
     }
 
-    fn moved<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Target> {
-        self.target.moved(address)
-    }
-
-    fn has_left(&self, address: &str) -> bool {
-        self.target.has_left(address)
-    }
-
     fn is_named_by(&self, redirection: &str) -> bool {
         self.target.is_named_by(redirection)
-    }
-
-    fn can_move(&self) -> bool {
-        self.target.can_move()
     }
 
     fn channels_moved(&self) {
@@ -50,9 +38,6 @@ impl Locate for Member {
             cluster.mark_suspect();
         }
     }
-
-    /// The server at an address never changes.
-    fn look_out(self: Arc<Self>) {}
 
     fn check<'a>(
         &'a self,
