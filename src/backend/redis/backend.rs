@@ -274,7 +274,8 @@ impl Backend for RedisBackend {
 
     fn group(&self, key: &LockKey) -> u64 {
         // Without a connection there is no other command to wait for.
-        self.inner.topology.connection(key).unwrap_or(0)
+        let route = self.inner.topology.route(key);
+        route.map_or(0, |route| route.connection().id())
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, BackendError> {

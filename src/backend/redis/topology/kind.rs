@@ -16,9 +16,6 @@ pub(crate) trait Topology: Send + Sync {
     /// Returns the route of the commands for a key.
     fn route(&self, key: &LockKey) -> Result<Route, BackendError>;
 
-    /// Returns the id of the connection of a key, or `None` if no server has the key.
-    fn connection(&self, key: &LockKey) -> Option<u64>;
-
     /// Returns the index of the connection whose keys certainly share calls with this one, or `None` if its calls must
     /// keep to one slot.
     fn shared_connection(&self, key: &LockKey) -> Option<usize>;

@@ -41,10 +41,6 @@ impl Topology for Single {
         Ok(Route::direct(&self.node, key, slot))
     }
 
-    fn connection(&self, key: &LockKey) -> Option<u64> {
-        Some(self.node.connections[self.node.index_of(key)].id())
-    }
-
     fn shared_connection(&self, key: &LockKey) -> Option<usize> {
         (!self.is_sharded()).then(|| self.node.index_of(key))
     }

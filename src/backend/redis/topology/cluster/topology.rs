@@ -21,11 +21,6 @@ impl Topology for Arc<Cluster> {
         }
     }
 
-    fn connection(&self, key: &LockKey) -> Option<u64> {
-        let owner = self.owner(self.slot(key))?;
-        Some(owner.connections[owner.index_of(key)].id())
-    }
-
     fn shared_connection(&self, _key: &LockKey) -> Option<usize> {
         None
     }
