@@ -129,6 +129,14 @@ impl Runtime {
             Self::Simulated(simulated) => simulated.spawn(Box::pin(task)),
         }
     }
+
+    /// Returns `true` if the runtime begins no task within `limit`. One that ended drops its tasks, and blocks none.
+    #[cfg(feature = "redis")]
+    pub(crate) async fn is_blocked(&self, limit: Duration) -> bool {
+        let (task, begun) = with_output(async {});
+        self.spawn(task);
+        timeout(limit, begun).await.is_err()
+    }
 }
 
 impl fmt::Debug for Runtime {
@@ -222,8 +230,8 @@ impl Background {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        match Self::near() {
-            Some(handle) => drop(handle.spawn(task)),
+        match self.near() {
+            Some(near) => near.spawn(task),
             None => self.spawn(task),
         }
     }
@@ -231,35 +239,25 @@ impl Background {
     /// Starts a task as [`spawn_near`](Self::spawn_near), but on the thread if the runtime of the caller has no I/O.
     /// Returns the runtime of the caller if the task is there.
     #[cfg(feature = "redis")]
-    pub(crate) fn spawn_io_near<F>(self, task: F) -> Option<Near>
+    pub(crate) fn spawn_io_near<F>(self, task: F) -> Option<Runtime>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let home = Self::near().filter(|_| io_works());
-        match &home {
-            Some(handle) => drop(handle.spawn(task)),
+        let near = self.near().filter(|_| io_works());
+        match &near {
+            Some(near) => near.spawn(task),
             None => self.spawn(task),
         }
-        home.map(Near)
+        near
     }
 
     /// Returns the runtime in which [`spawn_near`](Self::spawn_near) starts a task, or `None` for the
     /// thread.
     #[cfg(feature = "redis")]
-    pub(crate) fn near_id(self) -> Option<RuntimeId> {
-        Self::near().map(|handle| RuntimeId::Tokio(handle.id()))
-    }
-
-    /// Returns `true` if [`spawn_near`](Self::spawn_near) starts a task in the runtime of the caller.
-    #[cfg(feature = "redis")]
-    pub(crate) fn is_near(self) -> bool {
-        Self::near().is_some()
-    }
-
-    #[cfg(feature = "redis")]
-    fn near() -> Option<Handle> {
+    pub(crate) fn near(self) -> Option<Runtime> {
         let handle = Handle::try_current().ok();
-        handle.filter(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread)
+        let near = handle.filter(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
+        near.map(Runtime::Tokio)
     }
 
     /// Runs a task and returns its output, or `None` if it panicked or its runtime ended.
@@ -274,27 +272,6 @@ impl Background {
         let (task, output) = with_output(task);
         self.spawn(task);
         output.await
-    }
-}
-
-/// The runtime of a caller that runs a task.
-#[cfg(feature = "redis")]
-#[derive(Debug, Clone)]
-pub(crate) struct Near(Handle);
-
-#[cfg(feature = "redis")]
-impl Near {
-    /// Starts a detached task. A runtime that has ended drops it unstarted.
-    pub(crate) fn spawn<F>(&self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        drop(self.0.spawn(task));
-    }
-
-    /// Returns `true` if the runtime begins no task within `limit`. One that ended drops its tasks, and blocks none.
-    pub(crate) async fn is_blocked(&self, limit: Duration) -> bool {
-        timeout(limit, self.0.spawn(async {})).await.is_err()
     }
 }
 

@@ -46,10 +46,10 @@ struct AcquireGroups {
 
 /// The acquires whose sending tasks run in one runtime.
 struct Group {
-    /// As [`near_id`](crate::task::Background::near_id).
+    /// As [`near`](crate::task::Background::near).
     home: Option<RuntimeId>,
     senders: usize,
-    waiting: Vec<Wanted>,
+    waiting: Vec<(AcquireRequest, ReplySender)>,
 }
 
 impl AcquireGroups {
@@ -73,11 +73,6 @@ impl AcquireGroups {
             self.groups.retain(|group| group.senders > 0);
         }
     }
-}
-
-struct Wanted {
-    request: AcquireRequest,
-    reply: ReplySender,
 }
 
 type Outcome = Result<Acquired, BackendError>;
@@ -105,13 +100,10 @@ impl AcquireBatch {
             state.alone = true;
             return None;
         }
-        let home = Background.near_id();
+        let home = Background.near().map(|near| near.id());
         let group = state.group(home);
         let (reply, outcome) = oneshot::channel();
-        group.waiting.push(Wanted {
-            request: request.clone(),
-            reply,
-        });
+        group.waiting.push((request.clone(), reply));
         let many = group.waiting.len() >= WORTH_A_CALL && group.senders < SENDERS;
         let starts = group.senders == 0 || many;
         group.senders += usize::from(starts);
@@ -190,9 +182,9 @@ impl Sender {
                 std::mem::swap(&mut group.waiting, &mut waiting);
             }
             // The runtime of such an acquire ended. Its release may have been sent, and must not be overtaken.
-            waiting.retain(|it| !it.reply.is_closed());
+            waiting.retain(|(_, reply)| !reply.is_closed());
             let mut calls = Vec::with_capacity(waiting.len().div_ceil(MAX_BATCH));
-            let mut unsent = waiting.drain(..).map(|it| (it.request, it.reply));
+            let mut unsent = waiting.drain(..);
             while unsent.len() > 0 {
                 calls.push(self.send(unsent.by_ref().take(MAX_BATCH).unzip()));
             }

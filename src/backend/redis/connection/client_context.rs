@@ -7,14 +7,14 @@ use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, millis, unavailable};
 use crate::backend::redis::notify::Recovery;
 use crate::mutex::Mutex;
-use crate::task::{Background, Near};
+use crate::task::{Background, Runtime};
 
 #[derive(Debug)]
 pub(crate) struct ClientContext {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     /// The runtime of a caller that drives the last connection for commands, if one does.
-    pub(crate) near: Mutex<Option<Near>>,
+    pub(crate) near: Mutex<Option<Runtime>>,
     pub(crate) recovery: Recovery,
     /// In milliseconds.
     pub(crate) longest_lease: AtomicU64,
@@ -28,7 +28,7 @@ impl ClientContext {
     {
         let near = self.near.lock().clone();
         match near {
-            Some(near) if !Background.is_near() => near.spawn(task),
+            Some(near) if Background.near().is_none() => near.spawn(task),
             _ => drop(Background.spawn_io_near(task)),
         }
     }

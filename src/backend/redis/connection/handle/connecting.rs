@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::task::{Background, Near};
+use crate::task::{Background, Runtime};
 
 /// The interval of looks at the runtime of the caller. Most links are open before the first one.
 const LOOK: Duration = Duration::from_millis(100);
@@ -138,7 +138,7 @@ impl Drop for Connecting {
 }
 
 /// Opens the link on the thread of this crate if all threads of the runtime that opens it block.
-async fn take_over_if_blocked(connection: Weak<Connection>, number: u64, home: Near) {
+async fn take_over_if_blocked(connection: Weak<Connection>, number: u64, home: Runtime) {
     let is_open = || {
         let connection = connection.upgrade();
         connection.is_none_or(|it| it.state.lock().connecting != Some(number))
