@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind};
 /// request without a lock streams it.
 pub struct ReadBody<B> {
     /// Copied: a client that sends single bytes must not hold a buffer for each.
-    read: BytesMut,
+    pub(super) read: BytesMut,
     rest: Rest<B>,
     /// The memory of `read`.
     share: Option<ReadShare>,
@@ -56,16 +56,29 @@ impl<B> ReadBody<B> {
         }
     }
 
-    fn push(&mut self, data: Bytes, budget: &Arc<ReadBudget>) {
+    /// Returns the error with which the body ended, if it did.
+    pub(super) fn take_error(&mut self) -> Option<BoxError> {
+        match mem::replace(&mut self.rest, Rest::Nothing) {
+            Rest::Failed(error) => Some(error),
+            rest => {
+                self.rest = rest;
+                None
+            }
+        }
+    }
+
+    fn push(&mut self, data: &Bytes, budget: Option<&Arc<ReadBudget>>) {
         let length = self.read.len() + data.len();
-        if length > self.read.capacity() {
+        if let Some(budget) = budget
+            && length > self.read.capacity()
+        {
             let doubled = (2 * self.read.capacity()).min(budget.of_each);
             let mut larger = BytesMut::with_capacity(length.max(doubled));
             self.share = Some(budget.share(larger.capacity()));
             larger.extend_from_slice(&self.read);
             self.read = larger;
         }
-        self.read.extend_from_slice(&data);
+        self.read.extend_from_slice(data);
     }
 }
 
@@ -74,31 +87,42 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    /// Reads the next bytes, while `room` has memory for them. Completes if the body fails.
+    /// Reads the next bytes, while `budget` has memory for them. Completes if the body fails.
     pub(crate) fn poll_ahead(
         &mut self,
         budget: &Arc<ReadBudget>,
         cx: &mut Context<'_>,
     ) -> Poll<Error> {
+        ready!(self.poll_read(Some(budget), |read| budget.admits(read), cx));
+        let error = self.take_error();
+        error.map_or(Poll::Pending, |error| Poll::Ready(failed(error)))
+    }
+
+    /// Reads on while `admits` the number of bytes that were read. Completes when it does not, or at the end of the body,
+    /// with `false` for a body that failed.
+    pub(super) fn poll_read(
+        &mut self,
+        budget: Option<&Arc<ReadBudget>>,
+        admits: impl Fn(usize) -> bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<bool> {
         while let Rest::Unread(body) = &mut self.rest
-            && !body.is_end_stream()
-            && budget.admits(self.read.len())
+            && admits(self.read.len())
         {
-            match ready!(Pin::new(body).poll_frame(cx)).transpose() {
-                Ok(Some(frame)) => match frame.into_data() {
-                    Ok(data) => self.push(data, budget),
-                    Err(frame) => {
-                        self.rest = frame.into_trailers().map_or(Rest::Nothing, Rest::Trailers);
-                    }
-                },
-                Ok(None) => self.rest = Rest::Nothing,
-                Err(error) => {
-                    self.rest = Rest::Nothing;
-                    return Poll::Ready(failed(error.into()));
+            let frame = match body.is_end_stream() {
+                true => None,
+                false => ready!(Pin::new(body).poll_frame(cx)),
+            };
+            match frame.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => self.push(&data, budget),
+                Some(Ok(Err(frame))) => {
+                    self.rest = frame.into_trailers().map_or(Rest::Nothing, Rest::Trailers);
                 }
+                Some(Err(error)) => self.rest = Rest::Failed(error.into()),
+                None => self.rest = Rest::Nothing,
             }
         }
-        Poll::Pending
+        Poll::Ready(!matches!(self.rest, Rest::Failed(_)))
     }
 }
 

@@ -86,7 +86,7 @@ where
 {
     /// The wait begins now.
     fn acquire(self) -> ResponseFuture<S::Future, S, ReadBody<B>> {
-        let request = Request::from_parts(self.parts, self.reader.into_complete());
+        let request = Request::from_parts(self.parts, self.reader.body);
         Self::wait(
             self.attempt,
             &self.locks,
@@ -114,10 +114,10 @@ where
         self.locks.not_acquired(self.options.name(), &error);
         if self.options.passing.pass(&error).is_some() {
             RequestLocks::set_unlocked(&mut self.parts.extensions, error);
-            let request = Request::from_parts(self.parts, self.reader.into_partial());
+            let request = Request::from_parts(self.parts, self.reader.body);
             return unlocked(&mut self.service, request, self.options);
         }
-        if let Some(cause) = self.reader.take_error() {
+        if let Some(cause) = self.reader.body.take_error() {
             error = error.with_source(BodyError(cause));
         }
         let rejection = LockRejection::new(error, self.attempt.request_info, None);
