@@ -19,7 +19,7 @@ use super::keys::{KeyExtractor, Keyed};
 use super::rejection::{LockRejection, RequestInfo};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
-use crate::{AcquireFuture, LockKeys, LockManager, Owner};
+use crate::{Acquire, LockManager};
 
 /// A service that calls the inner service under a lock. [`LockLayer`](crate::LockLayer) creates it.
 ///
@@ -81,11 +81,10 @@ where
                 unlocked(&mut self.inner, request, options)
             }
             Plan::Reject(rejection) => ResponseFuture::invalid(rejection, options),
-            Plan::Acquire(attempt) => {
-                let request_info = attempt.request_info;
-                let acquire = attempt.acquire(locks, &options);
+            Plan::Acquire(acquire, request_info) => {
                 let service = take_ready(&mut self.inner);
                 let call = (service, Request::from_parts(parts, body));
+                let acquire = acquire.into_future();
                 ResponseFuture::waiting(acquire, call, request_info, options, read_ahead)
             }
         }
@@ -97,27 +96,8 @@ pub(super) enum Plan {
     /// It runs without a lock of the layer.
     Run,
     Reject(LockRejection),
-    Acquire(Attempt),
-}
-
-/// What a request acquires.
-pub(super) struct Attempt {
-    keys: LockKeys,
-    owner: Owner,
-    shared: bool,
-    limit: Option<u32>,
-    pub(super) request_info: RequestInfo,
-}
-
-impl Attempt {
-    pub(super) fn acquire(self, locks: &LockManager, options: &Options) -> AcquireFuture {
-        let acquire = options.acquire(locks, self.keys, self.owner);
-        match self.limit {
-            Some(limit) => acquire.permits(limit).into_future(),
-            None if self.shared => acquire.shared().into_future(),
-            None => acquire.into_future(),
-        }
-    }
+    /// The wait begins when the acquire becomes a future.
+    Acquire(Acquire, RequestInfo),
 }
 
 impl Options {
@@ -149,13 +129,14 @@ impl Options {
             Err(error) => return Plan::Reject(LockRejection::new(error, request_info, None)),
         };
         let owner = RequestLocks::owner(&request.extensions, locks);
-        Plan::Acquire(Attempt {
-            keys,
-            owner: owner.unwrap_or_else(|| locks.new_owner()),
-            shared: self.shares(request),
-            limit: self.limit(request),
-            request_info,
-        })
+        let owner = owner.unwrap_or_else(|| locks.new_owner());
+        let acquire = self.acquire(locks, keys, owner);
+        let acquire = match self.limit(request) {
+            Some(limit) => acquire.permits(limit),
+            None if self.shares(request) => acquire.shared(),
+            None => acquire,
+        };
+        Plan::Acquire(acquire, request_info)
     }
 }
 

@@ -18,10 +18,10 @@ use crate::layer::body::LockBody;
 use crate::layer::config::Options;
 use crate::layer::future::ResponseFuture;
 use crate::layer::read_body::{BodyError, ReadBody};
-use crate::layer::rejection::LockRejection;
+use crate::layer::rejection::{LockRejection, RequestInfo};
 use crate::layer::request_locks::RequestLocks;
-use crate::layer::service::{Attempt, unlocked};
-use crate::{Error, ErrorKind, LockManager};
+use crate::layer::service::unlocked;
+use crate::{Acquire, Error, ErrorKind, LockManager};
 
 pin_project! {
     /// The future of a [`LockService`](crate::service::LockService) that reads the body before it acquires the lock.
@@ -57,7 +57,8 @@ pub(super) struct Reading<S, B> {
     pub(super) parts: Parts,
     /// Ready: `poll_ready` was called on it and on no clone of it.
     pub(super) service: S,
-    pub(super) attempt: Attempt,
+    pub(super) acquire: Acquire,
+    pub(super) request_info: RequestInfo,
     pub(super) locks: LockManager,
     pub(super) options: Arc<Options>,
 }
@@ -87,26 +88,25 @@ where
     /// The wait begins now.
     fn acquire(self) -> ResponseFuture<S::Future, S, ReadBody<B>> {
         let request = Request::from_parts(self.parts, self.reader.body);
-        Self::wait(
-            self.attempt,
-            &self.locks,
-            (self.service, request),
-            self.options,
-        )
+        let call = (self.service, request);
+        Self::wait(self.acquire, self.request_info, call, self.options)
     }
 
     /// The rest of the body is read during the wait.
     pub(super) fn wait(
-        attempt: Attempt,
-        locks: &LockManager,
+        acquire: Acquire,
+        request_info: RequestInfo,
         call: (S, Request<ReadBody<B>>),
         options: Arc<Options>,
     ) -> ResponseFuture<S::Future, S, ReadBody<B>> {
-        let info = attempt.request_info;
-        let acquire = attempt.acquire(locks, &options);
-        ResponseFuture::waiting(acquire, call, info, options, |request, ahead, cx| {
-            request.body_mut().poll_ahead(ahead.budget, cx)
-        })
+        let acquire = acquire.into_future();
+        ResponseFuture::waiting(
+            acquire,
+            call,
+            request_info,
+            options,
+            |request, ahead, cx| request.body_mut().poll_ahead(ahead.budget, cx),
+        )
     }
 
     fn fail(mut self, kind: ErrorKind) -> ResponseFuture<S::Future, S, ReadBody<B>> {
@@ -120,7 +120,7 @@ where
         if let Some(cause) = self.reader.body.take_error() {
             error = error.with_source(BodyError(cause));
         }
-        let rejection = LockRejection::new(error, self.attempt.request_info, None);
+        let rejection = LockRejection::new(error, self.request_info, None);
         ResponseFuture::invalid(rejection, self.options)
     }
 }

@@ -39,8 +39,8 @@ where
         let options = Arc::clone(&lock.options);
         let BodyFirst { keys, limits } = lock.keys.extractor();
         let (mut parts, body) = request.into_parts();
-        let attempt = match options.plan(&lock.locks, keys, &mut parts) {
-            Plan::Acquire(attempt) => attempt,
+        let (acquire, request_info) = match options.plan(&lock.locks, keys, &mut parts) {
+            Plan::Acquire(acquire, request_info) => (acquire, request_info),
             Plan::Run => {
                 let request = Request::from_parts(parts, ReadBody::unread(body));
                 let future = unlocked(&mut self.inner, request, options);
@@ -53,13 +53,14 @@ where
         let Some(limits) = *limits else {
             let request = Request::from_parts(parts, ReadBody::unread(body));
             let call = (take_ready(&mut self.inner), request);
-            return BodyFirstFuture::read(Reading::wait(attempt, &lock.locks, call, options));
+            return BodyFirstFuture::read(Reading::wait(acquire, request_info, call, options));
         };
         BodyFirstFuture::reading(Reading {
             reader: Reader::new(body, limits),
             parts,
             service: take_ready(&mut self.inner),
-            attempt,
+            acquire,
+            request_info,
             locks: lock.locks.clone(),
             options,
         })
