@@ -17,12 +17,13 @@ use tower::{BoxError, Service};
 
 use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
-use super::config::{Options, Passed, mark_unlocked};
+use super::config::{Options, mark_unlocked};
 use super::hold::{Hold, Locks};
 use super::rejection::{LockRejection, RequestInfo};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
 use crate::AcquireFuture;
+use crate::observe::Permit;
 
 pin_project! {
     /// The response future of [`LockService`](crate::service::LockService): it waits for the lock, and then for the inner
@@ -65,7 +66,7 @@ pin_project! {
             #[pin]
             hold: Hold,
             // Why the request runs without the lock that it should have.
-            passed: Option<Passed>,
+            passed: Option<Permit>,
             request_info: RequestInfo,
         },
         Done,
@@ -224,7 +225,7 @@ where
                             let mut response = result
                                 .map(|response| finish(response, locks, request_info, options, cx));
                             if let Ok(response) = &mut response
-                                && passed == Some(Passed::Unavailable)
+                                && passed == Some(Permit::OnUnavailable)
                             {
                                 mark_unlocked(response.headers_mut());
                             }

@@ -10,5 +10,5 @@ mod unlocked;
 pub use layer::LockLayer;
 pub use options::OnLost;
 pub(super) use options::{BoxedBody, Options, Wait, assert_valid};
+pub(super) use unlocked::mark_unlocked;
 pub use unlocked::{OnUnavailable, Unlocked};
-pub(super) use unlocked::{Passed, mark_unlocked};

@@ -99,37 +99,29 @@ impl Reported {
     }
 }
 
-/// The option by which a request runs without its lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::layer) enum Passed {
-    Observed,
-    Unavailable,
-}
-
 impl Passing {
     pub(in crate::layer) fn counted_by(mut self, tally: Arc<Tally>) -> Self {
         self.tally = Some(tally);
         self
     }
 
-    fn count(&self, permit: Permit) {
+    fn count(&self, permit: Permit) -> Permit {
         if let Some(tally) = &self.tally {
             tally.unlocked(permit);
         }
+        permit
     }
 
     /// Returns the option by which the request runs despite this error, after it reported the request.
-    pub(in crate::layer) fn pass(&self, error: &Error) -> Option<Passed> {
+    pub(in crate::layer) fn pass(&self, error: &Error) -> Option<Permit> {
         if self.observe_only {
-            self.count(Permit::ObserveOnly);
             observe::observed(error);
-            return Some(Passed::Observed);
+            return Some(self.count(Permit::ObserveOnly));
         }
         if self.on_unavailable == OnUnavailable::Pass && error.kind() == ErrorKind::Unavailable {
             let is_first = self.reported.passed(Instant::now());
-            self.count(Permit::OnUnavailable);
             observe::passed(error, is_first);
-            return Some(Passed::Unavailable);
+            return Some(self.count(Permit::OnUnavailable));
         }
         None
     }
