@@ -1,5 +1,6 @@
 //! Reports the counts of one manager to the recorder.
 
+use std::collections::BTreeMap;
 use std::ptr;
 
 use metrics::{Gauge, gauge, with_recorder};
@@ -10,10 +11,6 @@ use super::process::{self, Largest, Values};
 use crate::mutex::Mutex;
 use crate::observe::tally::{Gauges, Name, Tally};
 
-/// The recorders for which a manager remembers what it has reported. A program mostly has one, and a test one for
-/// its thread.
-const RECORDERS: usize = 4;
-
 /// What a manager has reported.
 #[derive(Default)]
 pub(in crate::observe) struct Exporter {
@@ -22,8 +19,8 @@ pub(in crate::observe) struct Exporter {
 
 #[derive(Default)]
 struct State {
-    /// By recorder. The last one used is the last.
-    exports: Vec<Export>,
+    /// By recorder. A program mostly has one, and a test one for its thread.
+    exports: BTreeMap<usize, Export>,
     has_ended: bool,
 }
 
@@ -47,23 +44,10 @@ impl State {
         if self.has_ended {
             return;
         }
-        let exports = &mut self.exports;
         let recorder = current_recorder();
-        match exports.iter().position(|it| it.recorder == recorder) {
-            Some(at) => {
-                let known = exports.remove(at);
-                exports.push(known);
-            }
-            None => {
-                if exports.len() == RECORDERS {
-                    exports.remove(0);
-                }
-                exports.push(Export::new(recorder));
-            }
-        }
-        if let Some(export) = exports.last_mut() {
-            export.report(tally, gauges);
-        }
+        let export = self.exports.entry(recorder);
+        let export = export.or_insert_with(|| Export::new(recorder));
+        export.report(tally, gauges);
     }
 }
 
