@@ -6,7 +6,7 @@ use super::families;
 use super::series::{GaugeSeries, count_each, record, with};
 use crate::mode::Mode;
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
-use crate::observe::tally::{Distribution, Gauges, Name, RareTotals, Tally, Totals, TrafficTotals};
+use crate::observe::tally::{Distribution, Gauges, Name, Tally, Totals, TrafficTotals};
 use crate::observe::via::{LostReason, Via};
 
 /// The series of one layer name.
@@ -66,7 +66,6 @@ impl LayerSeries {
 /// The series of a manager that have no layer name.
 pub(super) struct ManagerSeries {
     traffic: TrafficTotals,
-    rare: RareTotals,
     /// The times of commands, if the backend sends any.
     commands: Vec<[Distribution; CommandOutcome::COUNT]>,
     waiting_limit: GaugeSeries,
@@ -77,7 +76,6 @@ impl ManagerSeries {
     pub(super) fn new() -> Self {
         Self {
             traffic: TrafficTotals::default(),
-            rare: RareTotals::default(),
             commands: Vec::new(),
             waiting_limit: GaugeSeries::new(families::WAITING_LIMIT, vec![]),
             unreleased: GaugeSeries::new(families::UNRELEASED, vec![]),
@@ -93,9 +91,6 @@ impl ManagerSeries {
         count_each(families::RELEASES, replies, &[], &added.releases);
         let events = ("by", WokenBy::ALL, WokenBy::as_str as fn(_) -> _);
         count_each(families::WAKEUPS, events, &[], &added.wakeups);
-        let rare = tally.rare();
-        let added = rare.since(&self.rare);
-        self.rare = rare;
         let outcomes = ("outcome", Forced::ALL, Forced::as_str as fn(_) -> _);
         count_each(
             families::FORCE_RELEASES,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::histogram::Distribution;
 use super::layer::{LayerTally, add};
 use super::names::{Name, Names};
-use super::rare::{Rare, RareTotals};
+use super::rare::Rare;
 use super::striped::Striped;
 use super::totals::{Totals, TrafficTotals};
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
@@ -201,14 +201,6 @@ impl Tally {
         self.layers[name.number()].get().is_some()
     }
 
-    /// Returns the counts that requests do not write.
-    pub(crate) fn rare(&self) -> RareTotals {
-        let mut totals = RareTotals::default();
-        add(&mut totals.force_releases, &self.rare.force_releases);
-        add(&mut totals.unlocked, &self.rare.unlocked);
-        totals
-    }
-
     /// Returns `true` if the commands of the backend are timed.
     pub(crate) fn sends_commands(&self) -> bool {
         self.rare.sends_commands.load(Relaxed)
@@ -231,7 +223,7 @@ impl Tally {
         self.rare.watchdog_lag.lock().at(Instant::now())
     }
 
-    /// Returns the counts of the backend's replies.
+    /// Returns the counts without a layer name.
     pub(crate) fn traffic(&self) -> TrafficTotals {
         let mut totals = TrafficTotals::default();
         for stripe in self.traffic.iter() {
@@ -239,6 +231,8 @@ impl Tally {
             add(&mut totals.releases, &stripe.releases);
             add(&mut totals.wakeups, &stripe.wakeups);
         }
+        add(&mut totals.force_releases, &self.rare.force_releases);
+        add(&mut totals.unlocked, &self.rare.unlocked);
         totals
     }
 }

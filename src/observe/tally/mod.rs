@@ -17,11 +17,11 @@ mod striped;
 mod tests;
 mod totals;
 
+#[cfg(feature = "metrics")]
+pub(crate) use gauges::Gauges;
 pub(crate) use histogram::Distribution;
 pub(in crate::observe) use histogram::Histogram;
 pub(crate) use manager::Tally;
 pub(crate) use names::Name;
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
 pub(crate) use totals::{Totals, TrafficTotals};
-#[cfg(feature = "metrics")]
-pub(crate) use {gauges::Gauges, rare::RareTotals};

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::histogram::Histogram;
-use super::totals::difference;
 use crate::mutex::Mutex;
 use crate::observe::outcome::{Command, CommandOutcome, Forced, Permit};
 
@@ -56,23 +55,6 @@ impl Longest {
             Duration::ZERO
         };
         self.since = Some(now);
-    }
-}
-
-/// The rare counts at one moment.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RareTotals {
-    pub(crate) force_releases: [u64; Forced::COUNT],
-    pub(crate) unlocked: [u64; Permit::COUNT],
-}
-
-impl RareTotals {
-    /// Returns what was counted since `earlier`.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
-        Self {
-            force_releases: difference(self.force_releases, earlier.force_releases),
-            unlocked: difference(self.unlocked, earlier.unlocked),
-        }
     }
 }
 

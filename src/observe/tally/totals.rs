@@ -1,7 +1,7 @@
 //! The counts of a tally at one moment.
 
 use super::histogram::Distribution;
-use crate::observe::outcome::{Outcome, Reply, WokenBy};
+use crate::observe::outcome::{Forced, Outcome, Permit, Reply, WokenBy};
 use crate::observe::via::{LostReason, Via};
 
 /// What a manager, or one layer name of it, has counted since it was created.
@@ -25,12 +25,14 @@ pub(crate) struct Totals {
     pub(crate) hold: Distribution,
 }
 
-/// The replies of the backend that one manager has counted. They have no layer name.
+/// What one manager has counted without a layer name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct TrafficTotals {
     pub(crate) renewals: [u64; Reply::COUNT],
     pub(crate) releases: [u64; Reply::COUNT],
     pub(crate) wakeups: [u64; WokenBy::COUNT],
+    pub(crate) force_releases: [u64; Forced::COUNT],
+    pub(crate) unlocked: [u64; Permit::COUNT],
 }
 
 impl Totals {
@@ -85,10 +87,12 @@ impl TrafficTotals {
             renewals: difference(self.renewals, earlier.renewals),
             releases: difference(self.releases, earlier.releases),
             wakeups: difference(self.wakeups, earlier.wakeups),
+            force_releases: difference(self.force_releases, earlier.force_releases),
+            unlocked: difference(self.unlocked, earlier.unlocked),
         }
     }
 }
 
-pub(super) fn difference<const N: usize>(now: [u64; N], earlier: [u64; N]) -> [u64; N] {
+fn difference<const N: usize>(now: [u64; N], earlier: [u64; N]) -> [u64; N] {
     std::array::from_fn(|at| now[at].saturating_sub(earlier[at]))
 }
