@@ -9,9 +9,9 @@ use super::error::{CommandError, concerns_all_keys};
 use super::names::{Named, Names, RedisName, millis};
 use super::reply::{self, Outcomes, acquired, each, list, renewed};
 use super::script::{Script, Scripts};
-use super::send::call_with;
+use super::send::{CommandReply, call_with};
 use crate::LockKey;
-use crate::backend::redis::connection::{CommandReply, Outage};
+use crate::backend::redis::connection::Outage;
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Mode, Release,

@@ -29,7 +29,7 @@ use super::error::{Cause, CommandError, unavailable, unexpected};
 use super::names::{Named, millis};
 use super::reply::{acquired, remaining, spread};
 use super::send::{call, call_with};
-use crate::backend::redis::connection::{Request, Resend::Repeatable};
+use crate::backend::redis::connection::{Progress, Request, Resend::Repeatable};
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, LeaseId, Mode, Release, Released,
     ReleasedOrKept,
@@ -115,7 +115,8 @@ impl Calls {
             let (listens, polls) = (format!("!{name}"), format!("?{name}"));
             command.arg(name).arg(listens).arg(polls);
         }
-        match at.route.send(&Request::new(&command, Repeatable)).await {
+        let request = Request::new(&command, Repeatable);
+        match at.route.send(&request, &mut Progress::default()).await {
             // The queue of another type is no queue.
             Err(CommandError::Refused(error)) if error.kind() == BackendErrorKind::Conflict => {
                 Ok(())
@@ -144,7 +145,8 @@ impl Calls {
         if let Some(counter) = guarded? {
             let mut left = redis::cmd("PTTL");
             left.arg(quarantine);
-            return match route.send(&Request::new(&left, Repeatable)).await?.value {
+            let request = Request::new(&left, Repeatable);
+            return match route.send(&request, &mut Progress::default()).await? {
                 // A self-test continues in a quarantine.
                 Value::Int(_) if period == 0 => Ok((counter, Duration::ZERO)),
                 Value::Int(left) => Ok((counter, remaining(left))),
@@ -154,7 +156,8 @@ impl Calls {
         // In the order of quarantine.lua, which the period 0 ends here as well.
         let mut begin = redis::cmd("SET");
         begin.arg(quarantine).arg(1).arg("PX").arg(period);
-        route.send(&Request::new(&begin, Repeatable)).await?;
+        let request = Request::new(&begin, Repeatable);
+        route.send(&request, &mut Progress::default()).await?;
         let counter = self.next_counter(at, None).await?;
         let counter = counter.ok_or_else(|| unexpected(&Value::Nil))?;
         Ok((counter, Duration::from_millis(period)))

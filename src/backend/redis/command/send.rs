@@ -1,11 +1,20 @@
 //! Sends the call of a script along a route.
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use super::error::CommandError;
 use super::script::Script;
-use crate::backend::redis::connection::{CommandReply, Request, Resend, after};
+use crate::backend::redis::connection::{Progress, Request, Resend};
 use crate::backend::redis::topology::Route;
+
+/// The reply to a call.
+pub(super) struct CommandReply {
+    pub(super) value: Value,
+    /// The call was sent before, and its script compares. It may have taken effect then.
+    pub(super) resent: bool,
+    /// The slot is moving to the cluster node that replied.
+    pub(super) asked: bool,
+}
 
 /// Calls a script for one lock.
 ///
@@ -33,18 +42,20 @@ pub(super) async fn call_with(
     route: &Route,
     request: &Request<'_>,
 ) -> Result<CommandReply, CommandError> {
-    let mut outcome = route.send(request).await;
-    if let Err(CommandError::NoScript { resent }) = outcome {
+    let mut progress = Progress::default();
+    let mut outcome = route.send(request, &mut progress).await;
+    if let Err(CommandError::NoScript) = outcome {
         let command = &script.eval(request.command);
         let request = Request {
             command,
             ..*request
         };
         // Boxed, so that the usual call does not contain it.
-        outcome = after(Box::pin(route.send(&request)).await, resent);
+        outcome = Box::pin(route.send(&request, &mut progress)).await;
     }
-    if let Ok(reply) = &mut outcome {
-        reply.resent &= request.resend == Resend::Compared;
-    }
-    outcome
+    Ok(CommandReply {
+        value: outcome?,
+        resent: progress.resent && request.resend == Resend::Compared,
+        asked: progress.asking,
+    })
 }

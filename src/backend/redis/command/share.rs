@@ -8,8 +8,7 @@ use super::call::{Calls, KeyRoute, OVERHEAD, note, outcome};
 use super::error::CommandError;
 use super::names::{Named, RedisName, millis};
 use super::reply::{Outcomes, each, list, renewed, spread};
-use super::send::call_with;
-use crate::backend::redis::connection::CommandReply;
+use super::send::{CommandReply, call_with};
 use crate::backend::redis::topology::Route;
 use crate::backend::{AcquireRequest, Acquired, BackendError, Mode, Renewal, Renewed};
 

@@ -42,6 +42,6 @@ pub(crate) use handle::Connection;
 pub(crate) use link::{Link, ROLE};
 pub(crate) use one_task::{OneTask, Running};
 pub(crate) use outage::Outage;
-pub(crate) use request::{Called, CommandReply, Request, Resend, Undo, after};
+pub(crate) use request::{Called, Progress, Request, Resend, Undo};
 pub use server::Credentials;
 pub(crate) use server::{Locate, Provider, Target, Targets, Transport};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use crate::backend::redis::command::CommandError;
 
@@ -37,13 +37,14 @@ pub(crate) struct Called {
     pub(crate) locks: usize,
 }
 
-/// The reply to a command.
-pub(crate) struct CommandReply {
-    pub(crate) value: Value,
+/// What has happened to a request until its reply.
+#[derive(Default)]
+pub(crate) struct Progress {
     /// The command was sent before, over a connection that ended. It may have taken effect then.
     pub(crate) resent: bool,
-    /// The slot is moving to the cluster node that replied, and most of its subscribers are at the other one.
-    pub(crate) asked: bool,
+    /// The slot is moving to the cluster node that is asked, which must accept the command early. Most of its subscribers
+    /// are at the other one.
+    pub(crate) asking: bool,
 }
 
 /// Undoes a grant without a reply, which may still reach the server.
@@ -83,19 +84,5 @@ impl<'a> Request<'a> {
             undo: None,
             called: None,
         }
-    }
-}
-
-/// Returns the outcome of a command that was sent before if `resent`, over a connection that ended.
-pub(crate) fn after(
-    outcome: Result<CommandReply, CommandError>,
-    resent: bool,
-) -> Result<CommandReply, CommandError> {
-    match outcome {
-        Ok(reply) => Ok(CommandReply {
-            resent: reply.resent || resent,
-            ..reply
-        }),
-        Err(error) => Err(error.after(resent)),
     }
 }

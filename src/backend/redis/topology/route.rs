@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use redis::Value;
+
 use super::cluster::Cluster;
 use super::node::Node;
 use crate::LockKey;
 use crate::backend::redis::command::{Cause, CommandError};
-use crate::backend::redis::connection::{CommandReply, Connection, Request, after};
+use crate::backend::redis::connection::{Connection, Progress, Request};
 use crate::backend::{BackendError, BackendErrorKind};
 
 /// The most redirections that one command follows.
@@ -113,31 +115,26 @@ impl Route {
     /// grants, and in a cluster to each node that it is redirected to.
     ///
     /// [`Replicas::acquire`]: super::replicas::Replicas::acquire
-    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<CommandReply, CommandError> {
+    pub(crate) async fn send(
+        &self,
+        request: &Request<'_>,
+        progress: &mut Progress,
+    ) -> Result<Value, CommandError> {
         let (mut node, mut index) = (Arc::clone(&self.node), self.index);
-        let (mut asking, mut resent) = (false, false);
+        progress.asking = false;
         for _ in 0..REDIRECTIONS {
             let connection = &node.connections[index];
             let replicas = node.replicas.as_ref().filter(|_| self.acknowledged);
             let outcome = match replicas.zip(request.undo) {
                 // Boxed, so that other commands do not contain it.
                 Some((replicas, undo)) => {
-                    let acquire = replicas.acquire(connection, request, undo, asking);
-                    Box::pin(acquire).await.map(|value| CommandReply {
-                        value,
-                        resent: false,
-                        asked: asking,
-                    })
+                    let acquire = replicas.acquire(connection, request, undo, progress.asking);
+                    let acquired = Box::pin(acquire).await;
+                    acquired.map_err(|error| error.after(progress.resent))
                 }
-                None => connection.send(request, asking).await,
+                None => connection.send(request, progress).await,
             };
-            let outcome = after(outcome, resent);
-            let Err(CommandError::Elsewhere {
-                address,
-                asking: ask,
-                resent: again,
-            }) = &outcome
-            else {
+            let Err(CommandError::Elsewhere { address, asking }) = &outcome else {
                 if let Some(roaming) = &self.roaming {
                     match &outcome {
                         Ok(_) => roaming.cluster.heard(),
@@ -151,10 +148,9 @@ impl Route {
                 // The URL names a cluster node as a single server.
                 let kind = BackendErrorKind::Misconfigured;
                 let error = BackendError::refused(kind, Cause::Elsewhere);
-                return Err(CommandError::Refused(error).after(*again));
+                return Err(CommandError::Refused(error).after(progress.resent));
             };
-            asking = *ask;
-            resent = *again;
+            progress.asking = *asking;
             let moved = self.slot.filter(|_| !asking);
             let next = roaming.cluster.redirected(address, node.address(), moved);
             let Some(next) = next else { return outcome };
@@ -164,6 +160,6 @@ impl Route {
         if let Some(roaming) = &self.roaming {
             roaming.cluster.mark_suspect();
         }
-        Err(CommandError::unavailable(Cause::Elsewhere).after(resent))
+        Err(CommandError::unavailable(Cause::Elsewhere).after(progress.resent))
     }
 }

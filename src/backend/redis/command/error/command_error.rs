@@ -18,13 +18,9 @@ pub(crate) enum CommandError {
     /// No connection was available, so the command was not sent.
     Unsent(BackendError),
     /// The server does not have the script. The command did not take effect.
-    NoScript { resent: bool },
+    NoScript,
     /// The node at this address serves the slot, or will serve it soon.
-    Elsewhere {
-        address: String,
-        asking: bool,
-        resent: bool,
-    },
+    Elsewhere { address: String, asking: bool },
     /// Some keys of the call are at another node, so each key needs a call of its own.
     Scattered(BackendError),
     /// No reply arrived within this time. The command or its reply may still be in flight.
@@ -38,19 +34,10 @@ impl CommandError {
     /// ended: a rejection of the second attempt does not exclude that the first took effect.
     pub(crate) fn after(self, resent: bool) -> Self {
         match self {
-            error if !resent => error,
-            Self::Refused(error) | Self::Unsent(error) | Self::Scattered(error) => {
+            Self::Refused(error) | Self::Unsent(error) | Self::Scattered(error) if resent => {
                 Self::Died(BackendError::unknown(error))
             }
-            Self::NoScript { .. } => Self::NoScript { resent: true },
-            Self::Elsewhere {
-                address, asking, ..
-            } => Self::Elsewhere {
-                address,
-                asking,
-                resent: true,
-            },
-            Self::Unanswered(_) | Self::Died(_) => self,
+            error => error,
         }
     }
 
@@ -106,10 +93,7 @@ impl CommandError {
     /// Returns `true` if the server rejected the command, over a connection that is still usable.
     pub(crate) fn is_rejection(&self) -> bool {
         match self {
-            Self::Refused(_)
-            | Self::NoScript { .. }
-            | Self::Elsewhere { .. }
-            | Self::Scattered(_) => true,
+            Self::Refused(_) | Self::NoScript | Self::Elsewhere { .. } | Self::Scattered(_) => true,
             Self::Unsent(_) | Self::Unanswered(_) | Self::Died(_) => false,
         }
     }
@@ -125,7 +109,7 @@ impl CommandError {
                 error.kind() == BackendErrorKind::Unavailable && !is_of_this_process(error)
             }
             Self::Died(_) | Self::Unanswered(_) => true,
-            Self::NoScript { .. } | Self::Elsewhere { .. } | Self::Scattered(_) => false,
+            Self::NoScript | Self::Elsewhere { .. } | Self::Scattered(_) => false,
         }
     }
 
@@ -155,7 +139,7 @@ impl From<CommandError> for BackendError {
             | CommandError::Unsent(error)
             | CommandError::Scattered(error)
             | CommandError::Died(error) => error,
-            CommandError::NoScript { .. } => unavailable(Cause::ScriptLost),
+            CommandError::NoScript => unavailable(Cause::ScriptLost),
             CommandError::Elsewhere { .. } => unavailable(Cause::Elsewhere),
             CommandError::Unanswered(waited) => Self::unknown(Cause::NoReply(waited)),
         }
@@ -166,13 +150,12 @@ impl From<CommandError> for BackendError {
 pub(crate) fn check(reply: Value) -> Result<Value, CommandError> {
     match reply {
         Value::ServerError(error) => Err(match error.code() {
-            "NOSCRIPT" => CommandError::NoScript { resent: false },
+            "NOSCRIPT" => CommandError::NoScript,
             "TRYAGAIN" | "CROSSSLOT" => CommandError::Scattered(refusal(error)),
             code @ ("MOVED" | "ASK") => match elsewhere(&error) {
                 Some(address) => CommandError::Elsewhere {
                     address,
                     asking: code == "ASK",
-                    resent: false,
                 },
                 None => CommandError::Refused(refusal(error)),
             },
@@ -206,7 +189,6 @@ mod tests {
         let elsewhere = Elsewhere {
             address: String::new(),
             asking: false,
-            resent: false,
         };
         let full = PoolError::Timeout(TimeoutType::Wait);
         let unconnected = PoolError::Timeout(TimeoutType::Create);
@@ -228,7 +210,7 @@ mod tests {
             (Unsent(denied), false),
             (Died(BackendError::unknown(Cause::HungUp)), true),
             (Unanswered(wait), true),
-            (NoScript { resent: false }, false),
+            (NoScript, false),
             (elsewhere, false),
             (Scattered(refused("TRYAGAIN", "")), false),
             (rejection("CLUSTERDOWN", "Hash slot not served"), true),

@@ -6,8 +6,7 @@ use crate::backend::redis::command::call::{Calls, KeyRoute};
 use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::RedisName;
 use crate::backend::redis::command::script::Script;
-use crate::backend::redis::command::send::call;
-use crate::backend::redis::connection::CommandReply;
+use crate::backend::redis::command::send::{CommandReply, call};
 use crate::backend::redis::topology::Route;
 
 /// What a count of subscribers includes, as `blind` in `queue.lua`.

@@ -7,8 +7,7 @@ use crate::backend::redis::command::error::CommandError;
 use crate::backend::redis::command::names::{Named, RedisName};
 use crate::backend::redis::command::reply::{Outcomes, releases};
 use crate::backend::redis::command::script::Script;
-use crate::backend::redis::command::send::{call, call_with};
-use crate::backend::redis::connection::CommandReply;
+use crate::backend::redis::command::send::{CommandReply, call, call_with};
 use crate::backend::redis::topology::Route;
 use crate::backend::{LeaseId, Release, Released};
 

@@ -30,7 +30,7 @@ use super::link_state::LinkState;
 use crate::backend::BackendError;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{
-    CallSpan, ClientContext, CommandReply, Connector, Link, OneTask, Outage, Request, Resend,
+    CallSpan, ClientContext, Connector, Link, OneTask, Outage, Progress, Request, Resend,
     request::undo,
 };
 use crate::mutex::Mutex;
@@ -104,17 +104,15 @@ impl Connection {
     ///
     /// If no reply arrives in time, the undo of the request follows on the same link, or else a probe.
     ///
-    /// `asking`: the slot is moving to this cluster node, which must accept the command early.
-    ///
     /// # Cancel safety
     ///
     /// If dropped, a command that was written still takes effect, and is not undone.
     pub(crate) async fn send(
         self: &Arc<Self>,
         request: &Request<'_>,
-        mut asking: bool,
-    ) -> Result<CommandReply, CommandError> {
-        let (mut resent, mut rejected) = (false, None);
+        progress: &mut Progress,
+    ) -> Result<Value, CommandError> {
+        let (mut again, mut rejected) = (false, None);
         loop {
             let mut link = match self.sound_link() {
                 Some(link) => link,
@@ -122,43 +120,40 @@ impl Connection {
                     Ok(link) => link,
                     Err(error) => {
                         let error = CommandError::Unsent(error);
-                        return Err(rejected.unwrap_or(error).after(resent));
+                        return Err(rejected.unwrap_or(error).after(progress.resent));
                     }
                 },
             };
             if request.undo.is_some() && self.connector.spread.found().is_some() {
                 match Box::pin(self.granting(link)).await {
                     Ok(granting) => link = granting,
-                    Err(error) => return Err(CommandError::Refused(error).after(resent)),
+                    Err(error) => return Err(CommandError::Refused(error).after(progress.resent)),
                 }
             }
             let span = CallSpan::begin(request, &link.address);
             // Pinned where it is made: each wrapper would move it.
-            let reply = pin!(link.send(request.command, asking));
+            let reply = pin!(link.send(request.command, progress.asking));
             let reply = timeout(self.context().response_timeout, reply).await;
             span.end(reply.as_ref().ok());
             let outcome = match reply {
                 Ok(reply) => self.replied(&link, request, reply),
-                Err(_elapsed) => Err(self.unanswered(&link, request, asking)),
+                Err(_elapsed) => Err(self.unanswered(&link, request, progress.asking)),
             };
             match outcome {
-                Err(CommandError::Died(_)) if !resent => resent = true,
-                Ok(value) => {
-                    return Ok(CommandReply {
-                        value,
-                        resent,
-                        asked: asking,
-                    });
+                Ok(value) => return Ok(value),
+                Err(CommandError::Died(_)) if !again => {
+                    again = true;
+                    progress.resent = true;
                 }
                 Err(error) if link.is_misled() && error.is_rejection() => {
-                    asking |= error.is_ask();
+                    progress.asking |= error.is_ask();
                     let error = error.by_wrong_server();
                     if rejected.is_some() {
-                        return Err(error.after(resent));
+                        return Err(error.after(progress.resent));
                     }
                     rejected = Some(error);
                 }
-                Err(error) => return Err(error.after(resent)),
+                Err(error) => return Err(error.after(progress.resent)),
             }
         }
     }
@@ -171,7 +166,11 @@ impl Connection {
     ) -> Result<(), CommandError> {
         undo(commands, |command| async move {
             let request = Request::new(command, Resend::Compared);
-            self.send(&request, asking).await.map(drop)
+            let mut progress = Progress {
+                resent: false,
+                asking,
+            };
+            self.send(&request, &mut progress).await.map(drop)
         })
         .await
     }
@@ -183,7 +182,7 @@ impl Connection {
         resend: Resend,
     ) -> Result<Value, BackendError> {
         let request = Request::new(command, resend);
-        Ok(self.send(&request, false).await?.value)
+        Ok(self.send(&request, &mut Progress::default()).await?)
     }
 
     /// Applies that no reply arrived in time.
