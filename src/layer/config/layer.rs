@@ -122,7 +122,7 @@ impl<K: KeyExtractor> LockLayer<K> {
     /// [`KeyExtractor`] has an example. For a closure, see [`by_fn`](LockLayer::by_fn).
     pub fn new(locks: LockManager, keys: K) -> Self {
         let mut options = Options::default();
-        options.passing = options.passing.counted_by(Arc::clone(locks.tally()));
+        options.passing.tally = Some(Arc::clone(locks.tally()));
         Self {
             locks,
             keys: Arc::new(Keyed::of(keys)),

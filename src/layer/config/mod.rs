@@ -9,6 +9,6 @@ mod unlocked;
 
 pub use layer::LockLayer;
 pub use options::OnLost;
-pub(super) use options::{BoxedBody, Options, Wait, assert_valid};
+pub(super) use options::{BoxedBody, Options, assert_valid};
 pub(super) use unlocked::mark_unlocked;
 pub use unlocked::{OnUnavailable, Unlocked};

@@ -41,12 +41,13 @@ type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Options {
-    pub(in crate::layer) wait: Wait,
+    /// `None` for the wait of the manager. Zero for a single attempt.
+    pub(in crate::layer) wait: Option<Duration>,
     pub(in crate::layer) lease: Option<Duration>,
     pub(in crate::layer) max_hold: Duration,
     pub(in crate::layer) reads: Reads,
-    /// The limit of permits, if requests get those in place of locks.
-    pub(in crate::layer) permits: Option<Permits>,
+    /// The limit of permits for a request, if requests get those in place of locks.
+    pub(in crate::layer) permits: Option<Arc<LimitOf>>,
     pub(in crate::layer) skip: Option<Arc<Skip>>,
     /// `None` for the status of each kind.
     pub(in crate::layer) busy_status: Option<StatusCode>,
@@ -55,13 +56,6 @@ pub(crate) struct Options {
     pub(in crate::layer) passing: Passing,
     pub(in crate::layer) on_reject: Option<Arc<OnReject>>,
     pub(in crate::layer) name: Option<Arc<str>>,
-}
-
-/// The most requests of one key at a time.
-#[derive(Clone)]
-pub(in crate::layer) enum Permits {
-    Fixed(u32),
-    Of(Arc<LimitOf>),
 }
 
 /// How the requests with safe methods are locked.
@@ -75,18 +69,10 @@ pub(in crate::layer) enum Reads {
     Exclusive,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(in crate::layer) enum Wait {
-    /// The wait of the manager.
-    Default,
-    For(Duration),
-    No,
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
-            wait: Wait::Default,
+            wait: None,
             lease: None,
             max_hold: Duration::from_secs(5 * 60),
             reads: Reads::Unlocked,
@@ -108,7 +94,7 @@ impl Options {
     #[track_caller]
     pub(in crate::layer) fn set_wait(&mut self, wait: Duration) {
         assert_valid(valid_wait("wait", wait));
-        self.wait = Wait::For(wait);
+        self.wait = Some(wait);
     }
 
     #[track_caller]
@@ -158,10 +144,7 @@ impl Options {
 
     /// Returns the limit of permits for a request.
     pub(in crate::layer) fn limit(&self, request: &Parts) -> Option<u32> {
-        self.permits.as_ref().map(|permits| match permits {
-            Permits::Fixed(limit) => *limit,
-            Permits::Of(limit_of) => limit_of(request),
-        })
+        self.permits.as_ref().map(|limit_of| limit_of(request))
     }
 
     /// Returns `true` if this request gets a shared lock.
@@ -204,11 +187,9 @@ impl Options {
         owner: Owner,
     ) -> Acquire {
         let mut acquire = locks.acquire(keys).owner(owner).max_hold(self.max_hold);
-        acquire = match self.wait {
-            Wait::Default => acquire,
-            Wait::For(wait) => acquire.wait(wait),
-            Wait::No => acquire.no_wait(),
-        };
+        if let Some(wait) = self.wait {
+            acquire = acquire.wait(wait);
+        }
         if let Some(lease) = self.lease {
             acquire = acquire.lease(lease);
         }

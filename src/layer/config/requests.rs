@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::layer::LockLayer;
-use super::options::{Permits, Reads, assert_valid};
+use super::options::{Reads, assert_valid};
 use crate::lock::valid_permits;
 
 impl<K> LockLayer<K> {
@@ -87,7 +87,7 @@ impl<K> LockLayer<K> {
     #[track_caller]
     pub fn permits(mut self, limit: u32) -> Self {
         assert_valid(valid_permits(limit).map(drop));
-        self.options.permits = Some(Permits::Fixed(limit));
+        self.options.permits = Some(Arc::new(move |_: &Parts| limit));
         self
     }
 
@@ -105,7 +105,7 @@ impl<K> LockLayer<K> {
         mut self,
         limit_of: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
     ) -> Self {
-        self.options.permits = Some(Permits::Of(Arc::new(limit_of)));
+        self.options.permits = Some(Arc::new(limit_of));
         self
     }
 

@@ -8,7 +8,7 @@ use http_body::Body;
 use tower::BoxError;
 
 use super::layer::LockLayer;
-use super::options::{OnLost, Wait};
+use super::options::OnLost;
 use super::unlocked::OnUnavailable;
 use crate::layer::rejection::LockRejection;
 
@@ -59,7 +59,7 @@ impl<K> LockLayer<K> {
 
     /// Makes each request attempt once: a request for a busy resource is rejected at once.
     pub fn no_wait(mut self) -> Self {
-        self.options.wait = Wait::No;
+        self.options.wait = Some(Duration::ZERO);
         self
     }
 

@@ -60,7 +60,7 @@ pub(in crate::layer) struct Passing {
     pub(in crate::layer) on_unavailable: OnUnavailable,
     reported: Arc<Reported>,
     /// Counts these requests.
-    tally: Option<Arc<Tally>>,
+    pub(in crate::layer) tally: Option<Arc<Tally>>,
 }
 
 /// Which requests that pass an unavailable backend are worth a warning: the first one of an outage. A part of the backend
@@ -100,11 +100,6 @@ impl Reported {
 }
 
 impl Passing {
-    pub(in crate::layer) fn counted_by(mut self, tally: Arc<Tally>) -> Self {
-        self.tally = Some(tally);
-        self
-    }
-
     fn count(&self, permit: Permit) -> Permit {
         if let Some(tally) = &self.tally {
             tally.unlocked(permit);

@@ -10,7 +10,7 @@ use tower::{BoxError, Layer};
 
 use super::service::LockScopeService;
 use crate::LockRejection;
-use crate::layer::config::{OnLost, Options, Wait};
+use crate::layer::config::{OnLost, Options};
 
 /// Keeps the locks of [`Locked`](crate::Locked) until the response is complete, and carries their settings.
 ///
@@ -107,7 +107,7 @@ impl LockScopeLayer {
 
     /// Makes `Locked` attempt once: a request for a busy resource is rejected at once.
     pub fn no_wait(mut self) -> Self {
-        self.settings.wait = Wait::No;
+        self.settings.wait = Some(Duration::ZERO);
         self
     }
 
