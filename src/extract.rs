@@ -249,7 +249,7 @@ where
     type Rejection = LockedRejection<T::Rejection>;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
-        let request_info = RequestInfo::in_parts(parts);
+        let request_info = RequestInfo::new(&parts.method, &parts.headers);
         let locking = Locking::of(
             &mut parts.extensions,
             LockManager::from_ref(state),
@@ -273,7 +273,7 @@ where
     type Rejection = LockedRejection<T::Rejection>;
 
     async fn from_request(mut request: Request, state: &S) -> Result<Self, Self::Rejection> {
-        let request_info = RequestInfo::in_request(&request);
+        let request_info = RequestInfo::new(request.method(), request.headers());
         let locking = Locking::of(
             request.extensions_mut(),
             LockManager::from_ref(state),

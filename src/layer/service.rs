@@ -111,7 +111,7 @@ impl Options {
         if self.exempts(request) || self.skips(request) {
             return Plan::Run;
         }
-        let request_info = RequestInfo::in_parts(request);
+        let request_info = RequestInfo::new(&request.method, &request.headers);
         let extracted = keys.extract(request);
         if let Err(error) = &extracted {
             locks.not_acquired(self.name(), error);
@@ -156,7 +156,7 @@ pub(super) fn unlocked<S, ReqBody>(
 where
     S: Service<Request<ReqBody>>,
 {
-    let request_info = RequestInfo::in_request(&request);
+    let request_info = RequestInfo::new(request.method(), request.headers());
     let watch = Watch::open(&options);
     RequestLocks::set_scope(request.extensions_mut(), watch.scope());
     ResponseFuture::unlocked(inner.call(request), watch, request_info, options)

@@ -1,8 +1,6 @@
 //! The form of a rejection that the client can read.
 
-use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 
 /// How a rejection is written for this client.
@@ -34,15 +32,7 @@ impl RequestInfo {
         connect: false,
     };
 
-    pub(crate) fn in_parts(request: &Parts) -> Self {
-        Self::new(&request.method, &request.headers)
-    }
-
-    pub(crate) fn in_request<B>(request: &Request<B>) -> Self {
-        Self::new(request.method(), request.headers())
-    }
-
-    fn new(method: &Method, headers: &HeaderMap) -> Self {
+    pub(crate) fn new(method: &Method, headers: &HeaderMap) -> Self {
         Self {
             form: Form::for_client(headers),
             head: method == Method::HEAD,
@@ -107,6 +97,8 @@ fn is_refused(range: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::*;
 
     fn form(headers: &[(&str, &str)]) -> Form {
@@ -115,7 +107,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).expect("a valid request").into_parts();
-        RequestInfo::in_parts(&parts).form
+        Form::for_client(&parts.headers)
     }
 
     #[test]

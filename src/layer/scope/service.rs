@@ -50,7 +50,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let request_info = RequestInfo::in_request(&request);
+        let request_info = RequestInfo::new(request.method(), request.headers());
         let watch = Watch::open(&self.settings);
         #[cfg(feature = "axum")]
         take_body(&mut request, &watch);
