@@ -4,13 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
 use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant, grant_briefly, grant_within,
-    not_released, not_renewed, release,
+    Asked, EXCLUSIVE, LONG, MARGIN, SHORT, attempt, busy, definite, fixture, grant, grant_briefly,
+    grant_within, not_released, not_renewed, release,
 };
-use crate::backend::{AcquireRequest, Acquired, Backend, LeaseId};
+use crate::backend::{Acquired, Backend, LeaseId};
 
 /// Checks that a free key is granted, and that a held key returns its holder's remaining TTL.
 pub(super) async fn free_key_is_granted_and_held_key_is_busy<B: Backend>(one: &B, other: &B) {
@@ -43,7 +42,7 @@ pub(super) async fn expired_lease_frees_key<B: Backend>(backend: &B) {
     let (key, holder, next) = fixture("expiry");
     grant_briefly(backend, &key, holder).await;
     let granted = Instant::now();
-    grant_within(backend, &key, next, LONG, SHORT + MARGIN).await;
+    grant_within(backend, &key, next, EXCLUSIVE, SHORT + MARGIN).await;
     // The TTL starts between the call and its return.
     let lasted = granted.elapsed();
     assert!(lasted >= SHORT / 2, "{SHORT:?} were over after {lasted:?}");
@@ -71,30 +70,32 @@ pub(super) async fn expired_lease_is_not_renewed<B: Backend>(backend: &B) {
 pub(super) async fn concurrent_acquires_grant_exactly_one<B: Backend>(one: &B, other: &B) {
     // A store that excludes most of them by chance is found by one of many keys.
     for _ in 0..20 {
-        grants_exactly_one(one, other).await;
+        concurrent_grants(one, other, EXCLUSIVE, 1).await;
     }
 }
 
-async fn grants_exactly_one<B: Backend>(one: &B, other: &B) {
-    let key = fresh_key("contended");
-    let manager = Uuid::new_v4();
-    let lease = |number| LeaseId::new(manager, number);
+/// Checks that `most` of the concurrent attempts of two managers are granted.
+pub(super) async fn concurrent_grants<B: Backend>(one: &B, other: &B, asked: Asked, most: usize) {
+    let (key, ours, theirs) = fixture("contended");
+    let lease = |number: u64| match number % 2 {
+        0 => (one, LeaseId::new(ours.manager(), number)),
+        _ => (other, LeaseId::new(theirs.manager(), number)),
+    };
     let tries = (0..16).map(|number| {
-        let handle = if number % 2 == 0 { one } else { other };
-        let request = AcquireRequest::new(key.clone(), lease(number), LONG);
-        Box::pin(async move { handle.try_acquire(&request).await })
+        let (handle, lease) = lease(number);
+        Box::pin(attempt(handle, &key, lease, asked, LONG))
     });
     let answers = side_by_side(tries.collect()).await;
-    let granted: Vec<_> = answers
-        .into_iter()
-        .zip(0..)
-        .filter_map(|(answer, number)| match definite(answer, "try_acquire") {
-            Acquired::Granted { .. } => Some(number),
-            Acquired::Busy { .. } => None,
-        })
-        .collect();
-    assert_eq!(granted.len(), 1, "granted to {granted:?}");
-    release(one, &key, lease(granted[0])).await;
+    let mut granted = Vec::new();
+    for (answer, number) in answers.into_iter().zip(0..) {
+        if let Acquired::Granted { .. } = definite(answer, "try_acquire") {
+            granted.push(lease(number).1);
+        }
+    }
+    assert_eq!(granted.len(), most, "granted to {granted:?}");
+    for lease in granted {
+        release(one, &key, lease).await;
+    }
 }
 
 /// Polls all futures in one task until all are complete.

@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use super::support::{
-    LONG, MARGIN, SHORT, definite, fixture, fresh_key, grant, grant_briefly, grant_within, release,
+    EXCLUSIVE, LONG, MARGIN, SHORT, definite, fixture, fresh_key, grant, grant_briefly,
+    grant_within, release,
 };
 use crate::backend::{Backend, LeaseId};
 
@@ -28,7 +29,7 @@ pub(super) async fn counter_of_each_grant_increases<B: Backend>(one: &B, other: 
 pub(super) async fn counter_after_expiry_or_force_increases<B: Backend>(one: &B, other: &B) {
     let (key, first, second) = fixture("counter-expiry");
     let expired = grant_briefly(one, &key, first).await;
-    let forced = grant_within(other, &key, second, LONG, SHORT + MARGIN).await;
+    let forced = grant_within(other, &key, second, EXCLUSIVE, SHORT + MARGIN).await;
     assert!(forced > expired, "{forced} after {expired}, which expired");
     definite(one.force_release(&key, None).await, "force_release");
     let (_, third, _) = fixture("unused");

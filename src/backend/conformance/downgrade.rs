@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, refuses};
+use super::permits::requests::{gets, hold, refuses, waits};
 use super::queue::waiter::{freed, passed_on};
 use super::shared::renew_shared;
 use super::support::{
-    LONG, SHORT, busy, definite, fresh_key, grant, grant_briefly, lease, only, release, released,
+    EXCLUSIVE, LONG, SHARED, SHORT, busy, definite, fresh_key, grant, grant_briefly, lease, only,
+    release, released,
 };
 use crate::LockKey;
 use crate::backend::{
@@ -78,7 +79,7 @@ pub(super) async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, 
         (other, next, EXCLUSIVE),
         (one, last, SHARED),
     ] {
-        if !contend(backend, &key, lease, mode).await.is_queued() {
+        if !waits(backend, &key, lease, mode).await {
             return release(one, &key, writer).await;
         }
     }
@@ -93,15 +94,11 @@ pub(super) async fn downgrade_admits_waiting_shared_leases<B: Backend>(one: &B, 
         return;
     }
     gets(other, &key, first, SHARED).await;
-    let waits = async |lease, mode| {
-        let contended = contend(other, &key, lease, mode).await;
-        assert!(contended.is_queued(), "{lease} waits: {contended:?}");
-    };
-    waits(next, EXCLUSIVE).await;
-    waits(last, SHARED).await;
+    assert!(waits(other, &key, next, EXCLUSIVE).await);
+    assert!(waits(other, &key, last, SHARED).await);
     assert_eq!(renew_shared(one, &key, writer).await, Renewed::Wanted);
     release(one, &key, writer).await;
-    waits(next, EXCLUSIVE).await;
+    assert!(waits(other, &key, next, EXCLUSIVE).await);
     passed_on(released(other, &key, first).await);
     gets(other, &key, next, EXCLUSIVE).await;
     leave(last).await;

@@ -1,20 +1,16 @@
 //! The contract of [`Node`] in code, in addition to the contract of [`Backend`](crate::backend::Backend).
 
-use std::time::Duration;
-
+use tokio::time::sleep;
 use uuid::Uuid;
 
-use tokio::time::sleep;
-
-use super::queue::waiter::freed;
+use super::permits::requests::ends;
+use super::shared::renew_shared;
 use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant_within, lease, only, release,
-    released, renewed,
+    EXCLUSIVE, LONG, MARGIN, SHORT, busy, definite, fixture, fresh_key, grant_within, lease,
+    release, released, renewed,
 };
 use crate::LockKey;
-use crate::backend::{
-    AcquireRequest, Acquired, BackendError, Fence, LeaseId, Mode, Node, Released, Renewal, Renewed,
-};
+use crate::backend::{AcquireRequest, Acquired, Fence, LeaseId, Mode, Node, Released, Renewed};
 
 /// Runs each function for a [`Node`] in sequence. Run [`all`](super::all) as well.
 ///
@@ -57,7 +53,7 @@ async fn vote_excludes_acquire_of_other_lease<N: Node>(one: &N, other: &N) {
     rejected(other, &key, another, Fence::Propose(1)).await;
     assert_eq!(renewed(one, &key, holder, LONG).await, Renewed::Renewed);
     release(one, &key, holder).await;
-    grant_within(other, &key, another, LONG, SHORT).await;
+    grant_within(other, &key, another, EXCLUSIVE, SHORT).await;
     rejected(one, &key, holder, Fence::Confirm(1)).await;
     release(other, &key, another).await;
 }
@@ -78,10 +74,11 @@ async fn repeated_vote_under_one_lease_is_granted<N: Node>(node: &N) {
 /// Checks that the lease of a vote expires after its TTL.
 async fn vote_expires_after_requested_ttl<N: Node>(node: &N) {
     let (key, holder, next) = fixture("vote-expiry");
-    let vote = cast(node, &key, holder, SHORT, Fence::Propose(1)).await;
-    assert!(matches!(definite(vote, "vote"), Acquired::Granted { .. }));
+    let request = AcquireRequest::new(key.clone(), holder, SHORT);
+    let vote = cast(node, &request, Fence::Propose(1)).await;
+    assert!(matches!(vote, Acquired::Granted { .. }));
     rejected(node, &key, next, Fence::Propose(1)).await;
-    grant_within(node, &key, next, LONG, MARGIN).await;
+    grant_within(node, &key, next, EXCLUSIVE, MARGIN).await;
     release(node, &key, next).await;
 }
 
@@ -162,66 +159,52 @@ async fn intent_keeps_shared_votes_out<N: Node>(one: &N, other: &N) {
     let writer = lease();
     let own = LeaseId::new(writer.manager(), 2);
     let intent = AcquireRequest::new(key.clone(), writer, LONG).with_intent(MARGIN);
-    let renew = async || {
-        let renewal = Renewal::new(key.clone(), reader, LONG).with_mode(Mode::Shared);
-        only(one.renew(&[renewal]).await, "renew")
-    };
+    let renew = || renew_shared(one, &key, reader);
     let propose = Fence::Propose(1);
     assert!(votes(one, &key, reader, propose).await);
     assert_eq!(renew().await, Renewed::Renewed);
-    let vote = definite(other.vote(&intent, propose).await, "vote");
+    let vote = cast(other, &intent, propose).await;
     assert!(matches!(vote, Acquired::Busy { .. }), "{vote:?}");
     assert!(!votes(one, &key, later, propose).await, "{writer} waits");
     assert!(votes(one, &key, reader, propose).await, "a repeat");
     assert!(votes(other, &key, own, propose).await, "its own process");
-    ends(other, &key, own).await;
+    ends(other, &key, &[own]).await;
     assert_eq!(renew().await, Renewed::Wanted);
     sleep(MARGIN + SHORT).await;
     assert_eq!(renew().await, Renewed::Renewed);
     assert!(votes(one, &key, later, propose).await, "the time is over");
-    ends(one, &key, later).await;
-    definite(other.vote(&intent, propose).await, "vote");
-    ends(one, &key, reader).await;
+    ends(one, &key, &[later]).await;
+    cast(other, &intent, propose).await;
+    ends(one, &key, &[reader]).await;
     assert!(!votes(one, &key, later, propose).await, "the key is free");
-    let vote = definite(other.vote(&intent, propose).await, "vote");
+    let vote = cast(other, &intent, propose).await;
     assert!(matches!(vote, Acquired::Granted { .. }), "{vote:?}");
-    ends(other, &key, writer).await;
+    ends(other, &key, &[writer]).await;
     assert!(votes(one, &key, later, propose).await, "it was granted");
-    ends(one, &key, later).await;
-}
-
-/// Releases a lease while an intent may be in effect. The key may be left to clients outside the queue.
-async fn ends<N: Node>(node: &N, key: &LockKey, lease: LeaseId) {
-    freed(released(node, key, lease).await);
+    ends(one, &key, &[later]).await;
 }
 
 /// Votes for a shared lease. Returns `true` if it is granted.
 async fn votes<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) -> bool {
     let request = AcquireRequest::new(key.clone(), lease, LONG).with_mode(Mode::Shared);
-    let vote = definite(node.vote(&request, fence).await, "vote");
-    matches!(vote, Acquired::Granted { .. })
+    matches!(cast(node, &request, fence).await, Acquired::Granted { .. })
 }
 
-async fn cast<N: Node>(
-    node: &N,
-    key: &LockKey,
-    lease: LeaseId,
-    ttl: Duration,
-    fence: Fence,
-) -> Result<Acquired, BackendError> {
-    let request = AcquireRequest::new(key.clone(), lease, ttl);
-    node.vote(&request, fence).await
+async fn cast<N: Node>(node: &N, request: &AcquireRequest, fence: Fence) -> Acquired {
+    definite(node.vote(request, fence).await, "vote")
 }
 
 async fn granted<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) -> u64 {
-    match definite(cast(node, key, lease, LONG, fence).await, "vote") {
+    let request = AcquireRequest::new(key.clone(), lease, LONG);
+    match cast(node, &request, fence).await {
         Acquired::Granted { counter } => counter,
         Acquired::Busy { ttl } => panic!("{key:?} should be free and is busy for {ttl:?}"),
     }
 }
 
 async fn rejected<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) {
-    let answer = definite(cast(node, key, lease, LONG, fence).await, "vote");
+    let request = AcquireRequest::new(key.clone(), lease, LONG);
+    let answer = cast(node, &request, fence).await;
     assert!(
         matches!(answer, Acquired::Busy { .. }),
         "{key:?} is held and was granted to {lease}"

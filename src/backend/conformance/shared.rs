@@ -3,11 +3,11 @@
 use tokio::time::sleep;
 
 use super::holder::forced;
-use super::permits::requests::{EXCLUSIVE, SHARED, contend, gets, hold, refuses};
+use super::permits::requests::{contend, gets, hold, refuses, waits};
 use super::queue::waiter::{freed, passed_on};
 use super::support::{
-    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, lease, only, release,
-    released,
+    EXCLUSIVE, LONG, MARGIN, SHARED, SHORT, busy, definite, fresh_key, grant, grant_within, lease,
+    only, release, released,
 };
 use crate::LockKey;
 use crate::backend::{
@@ -76,7 +76,7 @@ pub(super) async fn shared_lease_expires_by_itself<B: Backend>(one: &B, other: &
     hold(other, &key, brief, SHARED, SHORT).await;
     release(one, &key, long).await;
     let writer = lease();
-    grant_within(other, &key, writer, LONG, SHORT + MARGIN).await;
+    grant_within(other, &key, writer, EXCLUSIVE, SHORT + MARGIN).await;
     release(other, &key, writer).await;
 }
 
@@ -104,13 +104,11 @@ pub(super) async fn waiting_exclusive_lease_stops_shared_ones<B: Backend>(one: &
     let key = fresh_key("shared-wanted");
     let (reader, writer, later) = (lease(), lease(), lease());
     hold(one, &key, reader, SHARED, LONG).await;
-    let waiting = contend(other, &key, writer, EXCLUSIVE).await;
-    if !waiting.is_queued() {
-        release(one, &key, reader).await;
-        return;
+    if !waits(other, &key, writer, EXCLUSIVE).await {
+        return release(one, &key, reader).await;
     }
     refuses(one, &key, SHARED).await;
-    assert!(contend(one, &key, later, SHARED).await.is_queued());
+    assert!(waits(one, &key, later, SHARED).await);
     assert_eq!(renew_shared(one, &key, reader).await, Renewed::Wanted);
     // A repeat is granted nevertheless.
     hold(one, &key, reader, SHARED, LONG).await;
@@ -134,24 +132,19 @@ pub(super) async fn waiting_shared_leases_are_served_together<B: Backend>(one: &
         (other, next, EXCLUSIVE),
         (one, last, SHARED),
     ] {
-        if !contend(backend, &key, lease, mode).await.is_queued() {
-            release(one, &key, writer).await;
-            return;
+        if !waits(backend, &key, lease, mode).await {
+            return release(one, &key, writer).await;
         }
     }
     passed_on(released(one, &key, writer).await);
     gets(other, &key, first, SHARED).await;
     gets(one, &key, second, SHARED).await;
-    let waits = async |backend, lease, mode| {
-        let contended = contend(backend, &key, lease, mode).await;
-        assert!(contended.is_queued(), "{lease} waits: {contended:?}");
-    };
-    waits(other, next, EXCLUSIVE).await;
-    waits(one, last, SHARED).await;
+    assert!(waits(other, &key, next, EXCLUSIVE).await);
+    assert!(waits(one, &key, last, SHARED).await);
     release(other, &key, first).await;
-    waits(other, next, EXCLUSIVE).await;
+    assert!(waits(other, &key, next, EXCLUSIVE).await);
     passed_on(released(one, &key, second).await);
-    waits(one, last, SHARED).await;
+    assert!(waits(one, &key, last, SHARED).await);
     gets(other, &key, next, EXCLUSIVE).await;
     passed_on(released(other, &key, next).await);
     gets(one, &key, last, SHARED).await;
@@ -179,15 +172,5 @@ pub(super) async fn forced_release_ends_shared_leases<B: Backend>(one: &B, other
 impl Contended {
     pub(super) fn is_granted(self) -> bool {
         matches!(self, Self::Granted { .. })
-    }
-
-    pub(super) fn is_queued(self) -> bool {
-        matches!(
-            self,
-            Self::Waiting {
-                queued: Some(_),
-                ..
-            }
-        )
     }
 }

@@ -1,6 +1,7 @@
 //! Fixtures, and commands that must have an outcome.
 
 use std::fmt::Debug;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -8,9 +9,16 @@ use uuid::Uuid;
 
 use crate::LockKey;
 use crate::backend::{
-    AcquireRequest, Acquired, Backend, BackendError, Hint, Hints, Holder, LeaseId, Release,
+    AcquireRequest, Acquired, Backend, BackendError, Hint, Hints, Holder, LeaseId, Mode, Release,
     Released, Renewal, Renewed,
 };
+
+/// How a lease asks for a key: the mode, and the limit of permits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked(pub(super) Mode, pub(super) Option<NonZeroU16>);
+
+pub(super) const EXCLUSIVE: Asked = Asked(Mode::Exclusive, None);
+pub(super) const SHARED: Asked = Asked(Mode::Shared, None);
 
 /// A TTL longer than any function takes.
 pub(super) const LONG: Duration = Duration::from_secs(60);
@@ -41,14 +49,15 @@ pub(super) fn definite<T: Debug>(answer: Result<T, BackendError>, command: &str)
     }
 }
 
-pub(super) async fn try_acquire<B: Backend>(
+pub(super) async fn attempt<B: Backend>(
     backend: &B,
     key: &LockKey,
     lease: LeaseId,
+    Asked(mode, limit): Asked,
     ttl: Duration,
 ) -> Result<Acquired, BackendError> {
-    let request = AcquireRequest::new(key.clone(), lease, ttl);
-    backend.try_acquire(&request).await
+    let request = AcquireRequest::new(key.clone(), lease, ttl).with_mode(mode);
+    backend.try_acquire(&request.with_limit(limit)).await
 }
 
 pub(super) async fn grant<B: Backend>(
@@ -57,7 +66,7 @@ pub(super) async fn grant<B: Backend>(
     lease: LeaseId,
     ttl: Duration,
 ) -> u64 {
-    granted(try_acquire(backend, key, lease, ttl).await, key)
+    granted(attempt(backend, key, lease, EXCLUSIVE, ttl).await, key)
 }
 
 /// Acquires a lease that is meant to expire.
@@ -67,7 +76,7 @@ pub(super) async fn grant<B: Backend>(
 pub(super) async fn grant_briefly<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> u64 {
     let deadline = Instant::now() + MARGIN;
     loop {
-        let answer = try_acquire(backend, key, lease, SHORT).await;
+        let answer = attempt(backend, key, lease, EXCLUSIVE, SHORT).await;
         let nothing = answer.as_ref().err();
         let nothing = nothing.is_some_and(|error| !error.may_have_taken_effect());
         if !nothing || Instant::now() >= deadline {
@@ -90,12 +99,13 @@ pub(super) async fn grant_within<B: Backend>(
     backend: &B,
     key: &LockKey,
     lease: LeaseId,
-    ttl: Duration,
+    asked: Asked,
     patience: Duration,
 ) -> u64 {
     let deadline = Instant::now() + patience;
     loop {
-        match definite(try_acquire(backend, key, lease, ttl).await, "try_acquire") {
+        let answer = attempt(backend, key, lease, asked, LONG).await;
+        match definite(answer, "try_acquire") {
             Acquired::Granted { counter } => return counter,
             Acquired::Busy { ttl } => assert!(
                 Instant::now() < deadline,
@@ -107,7 +117,8 @@ pub(super) async fn grant_within<B: Backend>(
 }
 
 pub(super) async fn busy<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> Duration {
-    match definite(try_acquire(backend, key, lease, LONG).await, "try_acquire") {
+    let answer = attempt(backend, key, lease, EXCLUSIVE, LONG).await;
+    match definite(answer, "try_acquire") {
         Acquired::Busy { ttl } => ttl,
         Acquired::Granted { .. } => panic!("{key:?} is held and was granted to {lease}"),
     }

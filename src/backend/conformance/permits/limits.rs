@@ -1,17 +1,13 @@
 //! How many permits hold a key, and for how long.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
-
-use super::requests::{EXCLUSIVE, SHARED, attempt, ends, hold, permit, refuses, renew};
-use crate::backend::conformance::acquire::side_by_side;
+use super::requests::{ends, hold, permit, refuses, renew};
+use crate::backend::conformance::acquire::concurrent_grants;
 use crate::backend::conformance::holder::forced;
 use crate::backend::conformance::support::{
-    LONG, MARGIN, SHORT, busy, definite, fresh_key, grant, grant_within, inspected, lease, release,
-    released,
+    EXCLUSIVE, LONG, MARGIN, SHARED, SHORT, attempt, busy, definite, fresh_key, grant,
+    grant_within, inspected, lease, release, released,
 };
-use crate::backend::{Acquired, Backend, ForceReleased, LeaseId, Mode, Released};
+use crate::backend::{Acquired, Backend, ForceReleased, Mode, Released};
 
 /// Checks that permits hold a key together up to their limit, that a repeat is counted once, and that each release
 /// admits one more.
@@ -56,18 +52,7 @@ pub(crate) async fn each_permit_obeys_its_own_limit<B: Backend>(one: &B, other: 
 
 /// Checks that concurrent acquires receive as many permits as their limit.
 pub(crate) async fn concurrent_permits_stay_within_limit<B: Backend>(one: &B, other: &B) {
-    let key = fresh_key("permits-race");
-    let leases = [(); 16].map(|()| lease());
-    let attempts = leases.iter().enumerate().map(|(at, lease)| {
-        let backend = if at % 2 == 0 { one } else { other };
-        Box::pin(attempt(backend, &key, *lease, permit(3), LONG))
-    });
-    let outcomes = side_by_side(attempts.collect()).await;
-    let holders = leases.into_iter().zip(outcomes);
-    let holders = holders.filter(|(_, outcome)| matches!(outcome, Acquired::Granted { .. }));
-    let holders: Vec<LeaseId> = holders.map(|(lease, _)| lease).collect();
-    assert_eq!(holders.len(), 3, "the limit is 3");
-    ends(other, &key, &holders).await;
+    concurrent_grants(one, other, permit(3), 3).await;
 }
 
 /// Checks that an exclusive or shared lease waits for all permits, and that permits wait for it.
@@ -99,18 +84,10 @@ pub(crate) async fn expired_permit_frees_only_its_place<B: Backend>(one: &B, oth
     let [brief, long, next] = [(); 3].map(|()| lease());
     hold(one, &key, long, permit(2), LONG).await;
     hold(other, &key, brief, permit(2), SHORT).await;
-    let began = Instant::now();
     assert!(renew(one, &key, long, LONG).await, "{long} holds {key:?}");
     let left = refuses(one, &key, permit(2)).await;
     assert!(left <= SHORT, "{brief} has {left:?} of {SHORT:?}");
-    let deadline = began + SHORT + MARGIN;
-    loop {
-        match attempt(other, &key, next, permit(2), LONG).await {
-            Acquired::Granted { .. } => break,
-            Acquired::Busy { ttl } => assert!(Instant::now() < deadline, "busy for {ttl:?}"),
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
+    grant_within(other, &key, next, permit(2), SHORT + MARGIN).await;
     assert!(!renew(one, &key, brief, LONG).await, "{brief} has expired");
     assert_eq!(released(one, &key, brief).await, Released::NotHeld);
     refuses(one, &key, permit(2)).await;
@@ -130,9 +107,10 @@ pub(crate) async fn remaining_ttl_is_that_of_latest_permit<B: Backend>(one: &B, 
     assert!(left <= LONG && left > LONG / 2, "{left:?} of {LONG:?}");
     release(one, &key, long).await;
     // The other permit may have expired before.
-    if let Acquired::Busy { ttl } = attempt(other, &key, writer, EXCLUSIVE, LONG).await {
+    let answer = attempt(other, &key, writer, EXCLUSIVE, LONG).await;
+    if let Acquired::Busy { ttl } = definite(answer, "try_acquire") {
         assert!(ttl <= SHORT, "{brief} has {ttl:?} of {SHORT:?}");
-        grant_within(other, &key, writer, LONG, SHORT + MARGIN).await;
+        grant_within(other, &key, writer, EXCLUSIVE, SHORT + MARGIN).await;
     }
     release(other, &key, writer).await;
 }

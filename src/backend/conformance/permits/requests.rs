@@ -7,32 +7,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::LockKey;
 use crate::backend::conformance::queue::waiter::freed;
-use crate::backend::conformance::support::{LONG, MARGIN, definite, lease, only, released};
+use crate::backend::conformance::support::{
+    Asked, LONG, MARGIN, attempt, definite, granted, lease, only, released,
+};
 use crate::backend::{
     AcquireRequest, Acquired, Backend, Contended, LeaseId, Mode, Renewal, Renewed,
 };
 
-/// How a lease asks for a key.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::backend::conformance) struct Asked(pub(super) Mode, Option<NonZeroU16>);
-
-pub(in crate::backend::conformance) const EXCLUSIVE: Asked = Asked(Mode::Exclusive, None);
-pub(in crate::backend::conformance) const SHARED: Asked = Asked(Mode::Shared, None);
-
 pub(super) const fn permit(limit: u16) -> Asked {
     Asked(Mode::Permit, NonZeroU16::new(limit))
-}
-
-pub(super) async fn attempt<B: Backend>(
-    backend: &B,
-    key: &LockKey,
-    lease: LeaseId,
-    Asked(mode, limit): Asked,
-    ttl: Duration,
-) -> Acquired {
-    let request = AcquireRequest::new(key.clone(), lease, ttl).with_mode(mode);
-    let answer = backend.try_acquire(&request.with_limit(limit)).await;
-    definite(answer, "try_acquire")
 }
 
 /// Acquires a lease and returns its counter.
@@ -43,12 +26,7 @@ pub(in crate::backend::conformance) async fn hold<B: Backend>(
     asked: Asked,
     ttl: Duration,
 ) -> u64 {
-    match attempt(backend, key, lease, asked, ttl).await {
-        Acquired::Granted { counter } => counter,
-        Acquired::Busy { ttl } => {
-            panic!("{key:?} should be free and is busy for {ttl:?}: {asked:?}")
-        }
-    }
+    granted(attempt(backend, key, lease, asked, ttl).await, key)
 }
 
 /// Checks that an attempt of a fresh lease is rejected. Returns the remaining time.
@@ -57,7 +35,8 @@ pub(in crate::backend::conformance) async fn refuses<B: Backend>(
     key: &LockKey,
     asked: Asked,
 ) -> Duration {
-    match attempt(backend, key, lease(), asked, LONG).await {
+    let answer = attempt(backend, key, lease(), asked, LONG).await;
+    match definite(answer, "try_acquire") {
         Acquired::Busy { ttl } => ttl,
         Acquired::Granted { .. } => panic!("{key:?} has no room and was granted to {asked:?}"),
     }
@@ -75,7 +54,7 @@ pub(in crate::backend::conformance) async fn contend<B: Backend>(
 }
 
 /// Enters the queue. Returns `false` if the store has none.
-pub(super) async fn waits<B: Backend>(
+pub(in crate::backend::conformance) async fn waits<B: Backend>(
     backend: &B,
     key: &LockKey,
     lease: LeaseId,
@@ -111,7 +90,12 @@ pub(super) async fn renew<B: Backend>(
     only(backend.renew(&[renewal]).await, "renew") != Renewed::NotHeld
 }
 
-pub(super) async fn ends<B: Backend>(backend: &B, key: &LockKey, leases: &[LeaseId]) {
+/// Releases leases. The key may be left to clients outside the queue.
+pub(in crate::backend::conformance) async fn ends<B: Backend>(
+    backend: &B,
+    key: &LockKey,
+    leases: &[LeaseId],
+) {
     for lease in leases {
         freed(released(backend, key, *lease).await);
     }

@@ -1,8 +1,10 @@
 //! Permits in the queue of a key.
 
-use super::requests::{EXCLUSIVE, SHARED, ends, gets, hold, permit, refuses, waits};
+use super::requests::{ends, gets, hold, permit, refuses, waits};
 use crate::backend::conformance::queue::waiter::freed;
-use crate::backend::conformance::support::{LONG, fresh_key, lease, only, released};
+use crate::backend::conformance::support::{
+    EXCLUSIVE, LONG, SHARED, fresh_key, lease, only, released,
+};
 use crate::backend::{Backend, Release, Released};
 
 /// Checks that permits that wait are served in the order of the queue, one for each release, and that a smaller limit
