@@ -92,7 +92,7 @@ pub(super) async fn concurrent_grants<B: Backend>(one: &B, other: &B, asked: Ask
             granted.push(lease(number).1);
         }
     }
-    assert_eq!(granted.len(), most, "granted to {granted:?}");
+    assert_eq!(granted.len(), most, "the limit is {most}: {granted:?}");
     for lease in granted {
         release(one, &key, lease).await;
     }
