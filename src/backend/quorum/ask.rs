@@ -111,12 +111,14 @@ pub(super) async fn downgrade(
             Ok(Downgraded::NotHeld)
         }
         None => {
-            let failures = &tally.failures;
-            let may_have = failures.iter().any(BackendError::may_have_taken_effect);
-            let unsettled = tally.done + tally.silent(nodes) > 0 || may_have;
-            // If a majority rejects it for good, the lease is exclusive there. The others may share it, which excludes an
-            // exclusive lease as well.
-            Err(tally.no_majority(nodes, unsettled))
+            let failures = tally.failures.iter();
+            let without_effect = failures.filter(|it| !it.may_have_taken_effect()).count();
+            let unsettled = tally.not_held + without_effect < nodes;
+            // A majority may reject the lease for good, and other nodes still share it.
+            match tally.no_majority(nodes, unsettled) {
+                error if !unsettled || error.may_have_taken_effect() => Err(error),
+                error => Err(BackendError::unknown(error)),
+            }
         }
     }
 }

@@ -54,7 +54,7 @@ impl QuorumBuilder {
     pub fn build(self) -> Result<Quorum, ConfigError> {
         let count = self.nodes.len();
         if count < 3 || count.is_multiple_of(2) {
-            let problem = format!("a quorum of {count}: use an odd number of at least 3");
+            let problem = format!("a quorum of {count}: use 3 or 5, or add one to an even number");
             return Err(ConfigError::new("node", problem));
         }
         let timeout = self.node_timeout;

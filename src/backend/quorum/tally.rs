@@ -80,14 +80,9 @@ impl Tally {
         }
     }
 
-    /// Returns the number of nodes that have not replied.
-    pub(super) fn silent(&self, nodes: usize) -> usize {
-        nodes - self.done - self.not_held - self.failures.len()
-    }
-
     /// Returns the error of too few replies. `unsettled`: the command may have taken effect.
     pub(super) fn no_majority(self, nodes: usize, unsettled: bool) -> BackendError {
-        let silent = self.silent(nodes);
+        let silent = nodes - self.done - self.not_held - self.failures.len();
         fault::no_majority(self.failures, silent, nodes, unsettled)
     }
 }
