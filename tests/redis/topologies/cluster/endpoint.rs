@@ -114,8 +114,12 @@ async fn lazy_connect_finds_shards_at_first_link() {
     let builder = RedisBackend::builder(endpoint.url());
     let backend = builder.connect_lazy().unwrap();
     eventually("tried", || !backend.warnings().is_empty()).await;
-    let locks = LockManager::builder(backend).build().unwrap();
     endpoint.close(false);
+    // An acquire that waits for the first link has its route before.
+    while backend.inspect(&LockKey::new("k")).await.is_err() {
+        sleep(10 * MS).await;
+    }
+    let locks = LockManager::builder(backend).build().unwrap();
     drop(locks.acquire("k").await.unwrap());
     assert_eq!(endpoint.rejected(), 1);
     assert!(!counters(&cluster).contains(&"lock:{fencing-token}%".to_owned()));
