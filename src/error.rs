@@ -267,7 +267,12 @@ impl std::error::Error for Error {
 
 /// Returns an error and its causes as one line for the log. A repeated text is omitted, because an error of
 /// Redis is its own cause.
-#[cfg(any(feature = "redis", feature = "tracing", feature = "dashboard"))]
+#[cfg(any(
+    feature = "dashboard",
+    feature = "postgres",
+    feature = "redis",
+    feature = "tracing"
+))]
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut levels: Vec<String> = Vec::new();
     for level in std::iter::successors(Some(error), |&error| error.source()) {

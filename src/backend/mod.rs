@@ -11,6 +11,9 @@ mod contract;
 mod erased;
 mod hints;
 pub(crate) mod memory;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+mod outage;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub(crate) mod quorum;

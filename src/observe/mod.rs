@@ -1,6 +1,6 @@
 //! What the crate reports: the counts of the tally, the metrics that are made of them, and the events of `tracing`.
 //!
-//! The Redis backend logs the outages of its servers itself.
+//! The backends log the outages of their servers themselves.
 //!
 //! A report contains no key and no owner. Requests choose the keys, and as a metric label, each value would
 //! create a time series.
@@ -23,12 +23,12 @@ mod millis;
 mod misconfigured;
 #[allow(dead_code, reason = "each feature needs a part of the labels")]
 mod outcome;
-#[allow(dead_code, reason = "Redis writes it, and `metrics` reads it")]
+#[allow(dead_code, reason = "backends write it, and `metrics` reads it")]
 mod queue;
 mod renewal;
 #[allow(
     dead_code,
-    reason = "Redis writes it, and `metrics` and `dashboard` read it"
+    reason = "backends write it, and `metrics` and `dashboard` read it"
 )]
 mod servers;
 mod spans;
@@ -48,10 +48,12 @@ pub(crate) use lost::{Loss, lost};
 pub(crate) use misconfigured::kind_on_two_routes;
 pub(crate) use misconfigured::{Mistake, not_awaited};
 pub(crate) use outcome::{Command, CommandOutcome, Forced, Outcome, Permit, Reply, WokenBy};
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) use queue::transferred;
 #[cfg(feature = "redis")]
-pub(crate) use queue::{confirmed, passed_over, transferred};
+pub(crate) use queue::{confirmed, passed_over};
 pub(crate) use renewal::RenewalOutage;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use servers::{Part, Reporter};
 pub(crate) use spans::{RequestSpan, WaitSpan};
 #[cfg(feature = "metrics")]

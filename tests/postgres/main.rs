@@ -11,6 +11,7 @@ mod faults;
 mod fence;
 mod migration;
 mod notify_queue;
+mod observe;
 mod pgbouncer;
 mod queue;
 mod random;

@@ -99,6 +99,15 @@ impl PostgresBackend {
         Arc::clone(&self.inner.line)
     }
 
+    async fn attempt(&self, attempt: Attempt) -> Result<Contended, BackendError> {
+        let outcome = self.inner.acquires.call(attempt).await;
+        if outcome.is_err() {
+            // It shows the end of an outage that leaves this process without locks and waiters.
+            self.inner.listener.start();
+        }
+        outcome
+    }
+
     async fn end(&self, leases: &[Release], leaves: bool) -> Vec<Result<Released, BackendError>> {
         let leavers = leases.iter().map(|lease| {
             let lease = lease.clone();
@@ -115,7 +124,7 @@ impl Backend for PostgresBackend {
             waits: false,
             channel: None,
         };
-        Ok(match self.inner.acquires.call(attempt).await? {
+        Ok(match self.attempt(attempt).await? {
             Contended::Granted { counter } => Acquired::granted(counter),
             Contended::Waiting { ttl, .. } => Acquired::busy(ttl),
         })
@@ -127,7 +136,7 @@ impl Backend for PostgresBackend {
             waits: true,
             channel: self.inner.listener.channel(),
         };
-        self.inner.acquires.call(attempt).await
+        self.attempt(attempt).await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Renewed, BackendError>> {

@@ -20,7 +20,9 @@ use super::schema::{MIGRATION, VERSION};
 #[cfg(feature = "postgres-tls")]
 use super::source::authorities;
 use super::source::{Server, Source};
+use crate::backend::outage::Outage;
 use crate::backend::{BackendError, BackendErrorKind};
+use crate::observe::Part;
 use crate::{ConfigError, ConnectError};
 
 /// The lock of the script as well, which commits the transaction.
@@ -170,11 +172,22 @@ impl PostgresBackendBuilder {
         let address = source.address();
         let grants = Line::new(source, timeout);
         let others = Arc::new(grants.another());
+        let outage = |part, begins, ends| Outage::new(part, begins, ends, &address);
         let releases = Batch::new(Releases {
             line: Arc::clone(&others),
+            outage: outage(
+                Part::Releases,
+                "locks cannot be released",
+                "locks can be released again",
+            ),
         });
         let acquires = Batch::new(Acquires {
             line: grants,
+            outage: outage(
+                Part::Commands,
+                "locks cannot be acquired",
+                "locks can be acquired again",
+            ),
             durable: self.durable,
             releases: Arc::clone(&releases),
         });

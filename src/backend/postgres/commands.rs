@@ -10,14 +10,16 @@ use tokio_postgres::{Row, SimpleQueryRow};
 use uuid::Uuid;
 
 use super::batch::{Batch, Command};
-use super::error::{Cause, is_late};
+use super::error::{Cause, is_late, is_rejection};
 use super::line::{Line, Session};
 use super::single::{Single, literal};
 use crate::LockKey;
+use crate::backend::outage::Outage;
 use crate::backend::{
     AcquireRequest, BackendError, Contended, Downgraded, Holder, KeepRequest, Mode, Release,
     Released, ReleasedOrKept, Renewal, Renewed,
 };
+use crate::observe;
 use crate::task::Background;
 
 const ACQUIRE: &str =
@@ -148,11 +150,17 @@ impl Attempt {
     }
 }
 
+fn is_granted(outcome: &Option<Contended>) -> bool {
+    matches!(outcome, Some(Contended::Granted { .. }))
+}
+
 /// Grants of one connection.
 pub(super) struct Acquires {
     pub(super) line: Line,
     /// Whether a grant waits for the disk.
     pub(super) durable: bool,
+    /// Only a grant shows its end: a server without space on its disk replies to other attempts.
+    pub(super) outage: Outage,
     pub(super) releases: Arc<Batch<Releases>>,
 }
 
@@ -174,6 +182,11 @@ impl Command for Acquires {
                 _ => self.send_all(&session, attempts, deadline).await,
             };
             drop(session);
+            match &outcomes {
+                Ok(outcomes) if outcomes.iter().any(is_granted) => self.outage.end_for_any(),
+                Err(error) if is_rejection(error) => self.outage.begin_for_all(error),
+                _ => {}
+            }
             if let Err(error) = &outcomes
                 && error.may_have_taken_effect()
             {
@@ -300,6 +313,7 @@ pub(super) struct Leaver {
 /// Releases, on the connection of all commands but grants.
 pub(super) struct Releases {
     pub(super) line: Arc<Line>,
+    pub(super) outage: Outage,
 }
 
 impl Command for Releases {
@@ -311,9 +325,26 @@ impl Command for Releases {
     }
 
     async fn send(&self, leavers: &[&Leaver]) -> Result<Vec<Option<Released>>, BackendError> {
-        if let [leaver] = leavers {
-            return self.release_one(leaver).await;
+        let outcomes = match leavers {
+            [leaver] => self.release_one(leaver).await,
+            _ => self.release_all(leavers).await,
+        };
+        match &outcomes {
+            Ok(_) => self.outage.end_for_any(),
+            Err(error) if is_rejection(error) => self.outage.begin_for_all(error),
+            Err(_) => {}
         }
+        outcomes
+    }
+
+    fn undo(&self, _: Leaver, _: Result<Released, BackendError>) {}
+}
+
+impl Releases {
+    async fn release_all(
+        &self,
+        leavers: &[&Leaver],
+    ) -> Result<Vec<Option<Released>>, BackendError> {
         let keys: Vec<_> = leavers.iter().map(|it| it.lease.key.as_str()).collect();
         let leases: Vec<_> = leavers
             .iter()
@@ -333,10 +364,6 @@ impl Command for Releases {
         Ok(outcomes)
     }
 
-    fn undo(&self, _: Leaver, _: Result<Released, BackendError>) {}
-}
-
-impl Releases {
     async fn release_one(&self, leaver: &Leaver) -> Result<Vec<Option<Released>>, BackendError> {
         let session = self.line.session().await?;
         let deadline = Instant::now() + self.line.response_timeout;
@@ -352,7 +379,10 @@ impl Releases {
 fn released(outcome: &str) -> Released {
     match outcome {
         "r" => Released::Released,
-        "t" => Released::Transferred,
+        "t" => {
+            observe::transferred();
+            Released::Transferred
+        }
         "o" => Released::LeftToOthers,
         _ => Released::NotHeld,
     }

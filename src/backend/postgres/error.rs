@@ -14,6 +14,8 @@ pub(super) enum Cause {
     Server { code: String, message: String },
     #[error("connection to the server failed")]
     Connection(#[source] Error),
+    #[error("LISTEN delivers no notifications")]
+    Silent,
     #[error("pool returned no connection")]
     Pool(#[source] deadpool_postgres::PoolError),
     #[error("no connection within the connect timeout")]
@@ -35,6 +37,9 @@ const PERMANENT: [&str; 7] = ["22", "28", "2F", "3D", "3F", "42", "TL"];
 
 /// The code of an attempt that reached the server after its deadline.
 const LATE: &str = "TL002";
+
+/// Timeouts of locks and statements, deadlocks and conflicts: the next command may succeed.
+const PASSING: [&str; 4] = ["55P03", "57014", "40P01", "40001"];
 
 /// The code of a prepared statement that the session does not have.
 const UNPREPARED: &str = "26000";
@@ -113,7 +118,19 @@ pub(super) fn is_read_only(error: &BackendError) -> bool {
     has_code(error, "25006") || is_stale(error)
 }
 
+/// Returns `true` if the server rejected a command, and not because of another session or of its time.
+pub(super) fn is_rejection(error: &BackendError) -> bool {
+    let is_passing = |code: &str| code == LATE || PASSING.contains(&code);
+    !error.may_have_taken_effect() && code(error).is_some_and(|code| !is_passing(code))
+}
+
 fn has_code(error: &BackendError, expected: &str) -> bool {
-    let cause = error.source().and_then(|it| it.downcast_ref());
-    matches!(cause, Some(Cause::Server { code, .. }) if code == expected)
+    code(error) == Some(expected)
+}
+
+fn code(error: &BackendError) -> Option<&str> {
+    match error.source()?.downcast_ref()? {
+        Cause::Server { code, .. } => Some(code),
+        _ => None,
+    }
 }

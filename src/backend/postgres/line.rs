@@ -16,7 +16,9 @@ use super::error::{Cause, is_late, is_read_only, is_stale, is_unprepared, of_com
 use super::single::Single;
 use super::source::{Connected, Source};
 use crate::backend::BackendError;
+use crate::backend::outage::Outage;
 use crate::backend::recovery::Recovery;
+use crate::observe::Part;
 use crate::task::timeout_at;
 
 /// How long a failed dial rejects further commands.
@@ -37,6 +39,8 @@ pub(super) struct Line {
     pub(super) source: Source,
     pub(super) response_timeout: Duration,
     pub(super) recovery: Arc<Recovery>,
+    /// Begins without a connection or a reply, and ends with the next reply.
+    pub(super) outage: Arc<Outage>,
     /// Locked during a dial. After the connect, only tasks on the thread of the crate lock it, so no caller holds it up.
     state: tokio::sync::Mutex<LineState>,
     /// Whether a proxy sends statements to several sessions, of this line or another one.
@@ -69,6 +73,7 @@ impl Deref for Turn {
 
 pub(super) struct Session {
     client: Connected,
+    outage: Arc<Outage>,
     /// The server's clock in seconds, and when it was received.
     clock: Mutex<(f64, Instant)>,
     is_broken: AtomicBool,
@@ -79,10 +84,17 @@ pub(super) struct Session {
 
 impl Line {
     pub(super) fn new(source: Source, response_timeout: Duration) -> Self {
+        let outage = Outage::new(
+            Part::Commands,
+            "lock backend unreachable",
+            "lock backend reachable again",
+            &source.address(),
+        );
         Self {
             source,
             response_timeout,
             recovery: Arc::default(),
+            outage: Arc::new(outage),
             state: tokio::sync::Mutex::default(),
             is_spread: Arc::default(),
             turns: Arc::default(),
@@ -93,6 +105,7 @@ impl Line {
     pub(super) fn another(&self) -> Self {
         Self {
             recovery: Arc::clone(&self.recovery),
+            outage: Arc::clone(&self.outage),
             is_spread: Arc::clone(&self.is_spread),
             ..Self::new(self.source.clone(), self.response_timeout)
         }
@@ -140,6 +153,7 @@ impl Line {
                 Ok(session)
             }
             Err(error) => {
+                self.outage.begin(&error);
                 state.failed = Some((Instant::now(), error.clone()));
                 state.is_recovery = true;
                 Err(error)
@@ -151,6 +165,7 @@ impl Line {
         let client = self.source.open().await?;
         let session = Session {
             client,
+            outage: Arc::clone(&self.outage),
             clock: Mutex::new((0.0, Instant::now())),
             is_broken: AtomicBool::default(),
             prepared: Mutex::default(),
@@ -254,7 +269,10 @@ impl Session {
         deadline: Instant,
     ) -> Result<T, BackendError> {
         match timeout_at(deadline, reply).await {
-            Ok(Ok(reply)) => Ok(reply),
+            Ok(Ok(reply)) => {
+                self.outage.end();
+                Ok(reply)
+            }
             Ok(Err(error)) => {
                 let is_closed = error.is_closed();
                 let error = of_command(error);
@@ -266,7 +284,9 @@ impl Session {
             }
             Err(_) => {
                 self.retire();
-                Err(BackendError::unknown(Cause::NoReply))
+                let error = BackendError::unknown(Cause::NoReply);
+                self.outage.begin(&error);
+                Err(error)
             }
         }
     }

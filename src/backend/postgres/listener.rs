@@ -18,13 +18,15 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::batch::MAX_BATCH;
-use super::error::of_connect;
+use super::error::{Cause, of_connect};
 use super::line::Line;
 use super::source::{Server, in_background};
 use super::watchers::Watchers;
 use crate::LockKey;
+use crate::backend::outage::Outage;
 use crate::backend::{BackendError, Hints};
 use crate::jitter::jittered;
+use crate::observe::Part;
 use crate::task::Background;
 
 /// The interval at which waiters attempt without notifications.
@@ -87,6 +89,14 @@ impl Listener {
         let resting = Arc::<Resting>::default();
         // The name shows the functions of the schema that this process is of the version with the queue.
         let channel = format!("tower_lock_queue_{}", Uuid::new_v4().simple());
+        let outage = server.as_ref().map(|server| {
+            Outage::new(
+                Part::Notifications,
+                "release notifications unavailable",
+                "release notifications available again",
+                &server.address(),
+            )
+        });
         let task = Task {
             watchers: Arc::clone(&watchers),
             delivers: Arc::clone(&delivers),
@@ -95,6 +105,7 @@ impl Listener {
             channel: channel.clone(),
             line,
             server,
+            outage,
             is_recovery: false,
             is_used: Arc::clone(&is_used),
             resting: Arc::downgrade(&resting),
@@ -156,6 +167,8 @@ struct Task {
     line: Arc<Line>,
     /// The server to listen at, or `None` if it is unknown.
     server: Option<Server>,
+    /// From a failed dial or a missing echo to the next echo.
+    outage: Option<Outage>,
     /// Whether the next connection follows one that ended.
     is_recovery: bool,
     is_used: Arc<AtomicBool>,
@@ -212,12 +225,19 @@ impl Task {
                             link = Some(opened);
                             self.connected();
                         }
-                        Err(_) => redial_at = Some(Instant::now() + RECONNECT),
+                        Err(error) => {
+                            self.silent(&error);
+                            self.check_commands();
+                            redial_at = Some(Instant::now() + RECONNECT);
+                        }
                     }
                 },
                 proved = optional(&mut proof) => {
                     proof = None;
                     self.delivers.store(proved, Ordering::Relaxed);
+                    if proved && let Some(outage) = &self.outage {
+                        outage.end();
+                    }
                 }
                 failed = optional(&mut work) => {
                     work = None;
@@ -230,7 +250,7 @@ impl Task {
                 () = at(probe_at) => if let Some(known) = &mut link {
                     if known.echo_by.is_some() {
                         // It delivers nothing.
-                        silent();
+                        self.silent(&Cause::Silent);
                         (link, proof) = (None, None);
                         self.delivers.store(false, Ordering::Relaxed);
                         redial_at = Some(Instant::now() + PROBE);
@@ -263,12 +283,16 @@ impl Task {
         }
     }
 
-    /// Ends the task until the next start. Returns it if there are waiters or holders.
+    /// Ends the task until the next start. Returns it if there are waiters or holders, or an outage whose end no other command
+    /// would show.
     fn rest(self) -> Option<Self> {
         let resting = self.resting.upgrade()?;
         // A caller that adds one starts the task afterwards, under this mutex.
         let mut resting = lock(&resting);
-        if !lock(&self.watchers).is_empty() || self.line.recovery.is_awaited() {
+        if !lock(&self.watchers).is_empty()
+            || self.line.recovery.is_awaited()
+            || self.line.outage.ends_when_reached()
+        {
             return Some(self);
         }
         self.delivers.store(false, Ordering::Relaxed);
@@ -367,6 +391,9 @@ impl Task {
 
     /// Refreshes the rows of the waiters. Without a connection that ends with the server, they may be lost.
     fn refresh(&mut self) {
+        if self.line.outage.ends_when_reached() {
+            self.check_commands();
+        }
         if self.server.is_none() {
             return self.register_all();
         }
@@ -374,6 +401,19 @@ impl Task {
             let (line, channel) = (Arc::clone(&self.line), self.channel.clone());
             Background.spawn(async move { drop(line.refresh_watches(&channel).await) });
         }
+    }
+
+    /// Reports that notifications do not arrive, so waiters poll.
+    fn silent(&self, cause: &(dyn std::error::Error + 'static)) {
+        if let Some(outage) = &self.outage {
+            outage.begin(cause);
+        }
+    }
+
+    /// Sends a command whose reply, or its absence, shows the state of the server. An idle process sends no other.
+    fn check_commands(&self) {
+        let line = Arc::clone(&self.line);
+        Background.spawn(async move { drop(line.query("SELECT", &[]).await) });
     }
 }
 
@@ -423,10 +463,4 @@ async fn at(time: Option<Instant>) {
         Some(time) => sleep_until(time).await,
         None => pending().await,
     }
-}
-
-/// Logs that notifications do not arrive.
-fn silent() {
-    #[cfg(feature = "tracing")]
-    tracing::warn!("LISTEN delivers no notifications, so waiters poll");
 }

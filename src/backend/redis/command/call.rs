@@ -11,7 +11,7 @@ use super::reply::{self, Outcomes, acquired, each, list, renewed};
 use super::script::{Script, Scripts};
 use super::send::{CommandReply, call_with};
 use crate::LockKey;
-use crate::backend::redis::connection::Outage;
+use crate::backend::outage::Outage;
 use crate::backend::redis::topology::Route;
 use crate::backend::{
     AcquireRequest, Acquired, BackendError, BackendErrorKind, Fence, LeaseId, Mode, Release,

@@ -8,7 +8,7 @@
 //! | `request`, `call_span` | a command, its undo and its reply; the span of one call of a script |
 //! | `client_context` | the settings that all connections share |
 //! | `one_task` | a task of which one runs at a time |
-//! | `outage`, `backoff` | logs of outages, pauses between attempts |
+//! | `backoff` | pauses between attempts |
 //! | `dial` | opens connections |
 //! | `handle` | the current link for commands, and its replacement |
 //!
@@ -29,7 +29,6 @@ mod dial;
 mod handle;
 mod link;
 mod one_task;
-mod outage;
 mod request;
 mod server;
 
@@ -41,7 +40,6 @@ pub(crate) use dial::{Connector, Messages, Origin, Spread, listen, without_timeo
 pub(crate) use handle::Connection;
 pub(crate) use link::{Link, ROLE};
 pub(crate) use one_task::{OneTask, Running};
-pub(crate) use outage::Outage;
 pub(crate) use request::{Called, Progress, Request, Resend, Undo};
 pub use server::Credentials;
 pub(crate) use server::{Locate, Provider, Target, Targets, Transport};

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 
 use super::pub_sub::{PubSub, still_leads_there};
 use super::topics::Topics;
+use crate::backend::outage::Outage;
 use crate::backend::redis::command::{Cause, unavailable};
-use crate::backend::redis::connection::{ClientContext, Locate, Messages, Outage, listen};
+use crate::backend::redis::connection::{ClientContext, Locate, Messages, listen};
 use crate::backend::{BackendError, Hints};
 use crate::mutex::Mutex;
 use crate::observe::Part;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::replicas::{MinReplicas, Replicas};
 use crate::LockKey;
+use crate::backend::outage::Outage;
 use crate::backend::redis::command::Names;
 use crate::backend::redis::connection::{
-    ClientContext, Connection, Connector, OneTask, Origin, Outage, Spread,
+    ClientContext, Connection, Connector, OneTask, Origin, Spread,
 };
 use crate::backend::redis::notify::Notifier;
 use crate::observe::Part;

@@ -28,10 +28,10 @@ use tokio::time::sleep;
 use super::connecting::Connecting;
 use super::link_state::LinkState;
 use crate::backend::BackendError;
+use crate::backend::outage::Outage;
 use crate::backend::redis::command::{Cause, CommandError, unavailable};
 use crate::backend::redis::connection::{
-    CallSpan, ClientContext, Connector, Link, OneTask, Outage, Progress, Request, Resend,
-    request::undo,
+    CallSpan, ClientContext, Connector, Link, OneTask, Progress, Request, Resend, request::undo,
 };
 use crate::mutex::Mutex;
 use crate::observe::Part;

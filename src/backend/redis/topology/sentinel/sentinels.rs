@@ -19,9 +19,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::known::Known;
 use super::question;
 use super::votes::Votes;
+use crate::backend::outage::Outage;
 use crate::backend::redis::command::{Cause, unavailable};
 use crate::backend::redis::connection::{
-    ClientContext, Connection, Locate, OneTask, Outage, Running, Target,
+    ClientContext, Connection, Locate, OneTask, Running, Target,
 };
 use crate::backend::{BackendError, BackendErrorKind};
 use crate::jitter::jittered;
