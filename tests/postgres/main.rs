@@ -20,6 +20,7 @@ mod sqlx;
 #[path = "../support/mod.rs"]
 mod support;
 mod suspends;
+mod sweep;
 mod timeouts;
 mod tls;
 
