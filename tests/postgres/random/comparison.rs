@@ -48,8 +48,8 @@ pub(super) struct Comparison {
     /// The sessions of the processes.
     processes: Vec<Client>,
     fenced: Client,
-    /// The lock that the open transaction fences, and the name of the lease.
-    fence: Option<(usize, String)>,
+    /// The lock that the open transaction fences.
+    fence: Option<usize>,
     draw: Draw,
     world: World,
     locks: Vec<Lock>,
@@ -275,28 +275,30 @@ impl Comparison {
                 self.client.batch_execute(tables).await.unwrap();
             }
             Step::Fence(key, lease) => {
-                let mut leases = self.locks[key].leases.iter_mut();
-                let held = leases.find(|it| it.name == lease).unwrap();
-                let fence = format!(
-                    "BEGIN; SELECT tower_lock.fence('k{key}', {}::bigint * 256 + 7)",
-                    held.last
-                );
+                let leases = &mut self.locks[key].leases;
+                let held = leases.iter().find(|it| it.name == lease);
+                let last = held.unwrap().last;
+                let fence =
+                    format!("BEGIN; SELECT tower_lock.fence('k{key}', {last}::bigint * 256 + 7)");
                 self.fenced.batch_execute(&fence).await.unwrap();
-                held.is_fenced = true;
-                self.fence = Some((key, lease));
+                // Also those that share the lock, and whose counters include this one after repeated downgrades.
+                let fenced = leases.iter_mut();
+                for held in fenced.filter(|it| (it.first..=it.last).contains(&last)) {
+                    held.is_fenced = true;
+                }
+                self.fence = Some(key);
                 self.note("fenced");
             }
             Step::Commit => {
                 self.fenced.batch_execute("COMMIT").await.unwrap();
-                let (key, lease) = self.fence.take().unwrap();
-                let leases = self.locks[key].leases.iter_mut();
-                for held in leases.filter(|it| it.name == lease) {
+                let key = self.fence.take().unwrap();
+                for held in &mut self.locks[key].leases {
                     held.is_fenced = false;
                 }
             }
             Step::FenceReleased(key) => {
                 // It would wait for the end of an open transaction.
-                let is_open = self.fence.as_ref().is_some_and(|it| it.0 == key);
+                let is_open = self.fence == Some(key);
                 let last = self.draw.random.choice(&self.released[key]);
                 let mut leases = self.locks[key].leases.iter();
                 let shares = last.is_some_and(|last| {
@@ -448,7 +450,7 @@ impl Comparison {
         // A transaction has the row. The release is sent alone.
         for ((key, lease, leaves), _) in locked {
             self.note("locked");
-            assert_eq!(self.fence.as_ref().map(|it| it.0), Some(key));
+            assert_eq!(self.fence, Some(key));
             self.receive().await;
             let call = "SELECT tower_lock.release_one_2($1, $2, $3)";
             let name = format!("k{key}");
