@@ -4,7 +4,6 @@
 use std::hash::{BuildHasher, RandomState};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,40 +11,15 @@ use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::Backend;
-use tower_lock::{LockGuard, LockKey, LockManager, Memory};
+use tower_lock::{LockKey, LockManager, Memory};
 
 use crate::support::engine::MS;
 use crate::support::other_runtime::current_thread;
 use crate::support::panics::Panics;
+use crate::support::protected::Protected;
 use crate::support::simulated::Simulated;
 
 const KEYS: usize = 4;
-
-/// State that only the current holder may enter.
-#[derive(Default)]
-struct Protected {
-    inside: AtomicBool,
-    last_token: AtomicI64,
-}
-
-/// Leaves the protected state when dropped, which must happen before the guard is released.
-struct Inside<'a>(&'a Protected);
-
-impl Protected {
-    fn enter(&self, guard: &LockGuard) -> Inside<'_> {
-        assert!(!self.inside.swap(true, Ordering::SeqCst), "two holders");
-        let token = guard.fencing_token().get();
-        let last = self.last_token.swap(token, Ordering::SeqCst);
-        assert!(token > last, "token {token} after {last}");
-        Inside(self)
-    }
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.inside.store(false, Ordering::SeqCst);
-    }
-}
 
 fn protected() -> Arc<Vec<Protected>> {
     Arc::new((0..KEYS).map(|_| Protected::default()).collect())

@@ -23,6 +23,7 @@ pub(crate) mod patience;
 pub(crate) mod postgres_server;
 pub(crate) mod preloaded;
 pub(crate) mod process;
+pub(crate) mod protected;
 #[cfg(feature = "redis")]
 pub(crate) mod proxy;
 #[cfg(feature = "metrics")]
