@@ -1,20 +1,34 @@
 //! Locks in PostgreSQL, against real servers.
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout)]
 
 mod batch;
 mod blocked;
 mod connect;
 mod contract;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+#[path = "../simulate/draw/mod.rs"]
+mod draw;
 mod engine;
 mod examples;
 mod faults;
 mod fence;
+mod herd;
 mod migration;
 mod notify_queue;
 mod observe;
 mod pgbouncer;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../simulate/plan.rs"]
+mod plan;
 mod queue;
 mod random;
+mod schedules;
 mod sessions;
 mod sqlx;
 #[path = "../support/mod.rs"]
