@@ -229,13 +229,12 @@ DECLARE
 BEGIN
   v := tower_lock.prepare(false);
   entered := ARRAY(SELECT tower_lock.try_enter(u.key) FROM unnest(ks) WITH ORDINALITY u(key, n) ORDER BY u.n);
-  WITH e AS MATERIALIZED (SELECT x.key, x.counter, u.n
-      FROM unnest(ks, ls, entered) WITH ORDINALITY u(key, lease, entered, n)
-      JOIN tower_lock.lease x ON x.key = u.key AND x.lease IN (u.lease, 'p' || u.lease)
-      WHERE u.entered AND x.until > clock_timestamp() FOR UPDATE OF x SKIP LOCKED),
-    d AS (DELETE FROM tower_lock.lease x USING e WHERE x.key = e.key AND x.counter = e.counter RETURNING e.n)
-  -- A lease that was granted while it had a place can have two rows.
-  SELECT coalesce(array_agg(DISTINCT d.n), '{}') INTO released FROM d;
+  WITH e AS MATERIALIZED (SELECT x.at, u.n FROM unnest(ks, ls, entered) WITH ORDINALITY u(key, lease, entered, n),
+      LATERAL (SELECT ctid AS at FROM tower_lock.lease WHERE key = u.key AND lease IN (u.lease, 'p' || u.lease)
+        AND until > clock_timestamp() FOR UPDATE SKIP LOCKED) x WHERE u.entered),
+    d AS (DELETE FROM tower_lock.lease WHERE ctid = ANY (ARRAY(SELECT at FROM e)) RETURNING ctid AS at)
+  -- A lease that was granted while it had a place can have two rows. One that was renewed meanwhile stays.
+  SELECT coalesce(array_agg(DISTINCT e.n), '{}') INTO released FROM e JOIN d USING (at);
   is_alone := NOT EXISTS (SELECT FROM tower_lock.waiter) AND NOT EXISTS (SELECT FROM tower_lock.watcher);
   RETURN QUERY SELECT u.n, CASE WHEN is_alone THEN 'r'
     WHEN EXISTS (SELECT FROM tower_lock.waiter WHERE key = ks[u.n])
