@@ -28,15 +28,18 @@
 //! | `tower_lock_force_releases_total{outcome}` | counter, by `released`, `not_held`, `failed` | – |
 //! | `tower_lock_unlocked_total{option}` | counter of requests that ran without their lock, by `observe_only` or `on_unavailable`. `tower_lock_acquires_total` has their outcomes | it increases with the option `on_unavailable` |
 //! | `tower_lock_transfers_total` | counter of keys that went to the first process of a queue, counted by the process whose command found them free | – |
-//! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation by a command. It has no transfer that was never confirmed: such a key is idle for at most 1.5 s | its 99th percentile is above some round trips |
-//! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang, counted as the transfers | it increases outside of deployments |
+//! | `tower_lock_transfer_seconds` | histogram, from a transfer to its confirmation by a command. It has no transfer that was never confirmed: such a key is idle for at most 1.5 s. Of Redis only | its 99th percentile is above some round trips |
+//! | `tower_lock_passed_over_total` | counter of waiters whose processes ended or hang, counted as the transfers. Of Redis only | it increases outside of deployments |
 //!
 //! A process tries a server that it does not reach until it does, also without requests, and then sets
 //! `tower_lock_backend_up` to 1. Only a command shows that a server no longer rejects commands: full memory, or a missing
 //! permission. Without requests the gauge stays 0.
 //!
 //! The repository has a dashboard for Grafana and alerts for Prometheus with their tests, in `ops/`: import
-//! `grafana.json`, and add `alerts.yml` to the rule files.
+//! `grafana.json`, and add `alerts.yml` to the rule files. The alerts `TowerLockOldTransaction` and `TowerLockTableBloat`,
+//! and the plots under *PostgreSQL*, have metrics of the default collectors of
+//! [postgres_exporter](https://github.com/prometheus-community/postgres_exporter) 0.13 or newer. It has to connect to the
+//! database with the schema `tower_lock`.
 //!
 //! The label `outcome` of acquires is `granted`, `busy`, `permits_exhausted`, `too_many_waiters`, `overloaded`, `unavailable`,
 //! `refused`, `lost`, `shutting_down`, `invalid_key`, `misconfigured`, `no_route`, `body_too_large`,

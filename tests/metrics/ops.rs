@@ -77,7 +77,7 @@ fn alerts_use_metrics_of_this_crate() {
 #[test]
 fn each_alert_has_case_with_and_without_it() {
     let alerts = names(ALERTS);
-    assert_eq!(alerts.len(), 12);
+    assert_eq!(alerts.len(), 14);
     assert_eq!(names(CASES), alerts);
     for alert in alerts {
         let name = format!("alertname: {alert}\n");
