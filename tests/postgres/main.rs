@@ -19,6 +19,7 @@ mod examples;
 mod faults;
 mod fence;
 mod herd;
+mod load;
 mod migration;
 mod notify_queue;
 mod observe;
