@@ -299,8 +299,8 @@ impl HeldLease {
 
     // ---- time -----------------------------------------------------------------------------
 
-    /// Ends the holds that were not picked up by their deadlines, and the owners whose locks ended before the lease.
-    /// Returns `true` if no owner is left.
+    /// Ends the holds that were not picked up by their deadlines, and the owners whose locks have ended. Returns `true` if no
+    /// owner is left.
     pub(in crate::lock::lane) fn end_overdue(
         &mut self,
         now: Moment,
@@ -308,6 +308,11 @@ impl HeldLease {
     ) -> bool {
         if self.ends_by() > now {
             return false;
+        }
+        // One by one, many readers would take long.
+        if self.grants().all(|grant| now >= grant.valid_until()) {
+            (self.grants()).for_each(|grant| lose(grant, grant.reason_by_clock(), effects));
+            return true;
         }
         let mut owners = vec![self.first.grant.owner()];
         if let Some(group) = &mut self.group {

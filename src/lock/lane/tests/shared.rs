@@ -1,5 +1,7 @@
 //! Owners that share a lease.
 
+use tokio::time::Instant;
+
 use super::*;
 use crate::lock::lane::queue::waiter::Given;
 use crate::observe::LostReason;
@@ -342,4 +344,27 @@ fn rejected_single_attempt_admits_readers_behind_it() {
     });
     assert_eq!(granted(&effects), [1, 3]);
     assert_eq!(lane.lane.waiters(), 0);
+}
+
+/// A watchdog that ends them holds the mutex of their shard.
+#[test]
+fn many_readers_end_in_linear_time() {
+    /// The shortest time in which the lease of some readers ends.
+    fn end(readers: u64) -> Duration {
+        let runs = (0..3).map(|_| {
+            let (mut lane, _first) = held_shared();
+            for ticket in 2..readers {
+                drop(lane.join(claim(ticket, SHARED)));
+            }
+            lane.pass(3600 * SECOND);
+            let began = Instant::now();
+            let (_, effects) = lane.check();
+            let took = began.elapsed();
+            drop(effects);
+            took
+        });
+        runs.min().expect("some runs")
+    }
+    let (few, many) = (end(1_000), end(10_000));
+    assert!(many < 40 * few, "{few:?} and {many:?}");
 }
