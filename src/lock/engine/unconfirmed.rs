@@ -107,6 +107,10 @@ impl UnconfirmedReleases {
         state.keys.values().map(|key| key.leases.len()).sum()
     }
 
+    pub(in crate::lock) fn is_empty(&self) -> bool {
+        self.state.lock().keys.is_empty()
+    }
+
     /// Completes when nothing is left.
     pub(in crate::lock) async fn finished(&self) {
         loop {
@@ -114,7 +118,7 @@ impl UnconfirmedReleases {
             tokio::pin!(finished);
             // Registers before it checks, so a change in between is not missed.
             finished.as_mut().enable();
-            if self.len() == 0 {
+            if self.is_empty() {
                 return;
             }
             finished.await;

@@ -99,17 +99,20 @@ impl Drop for Running {
         self.home.watchdog.stopped();
         if !self.over {
             self.home.task_was_dropped();
+        }
+        // After a panic of a subscriber or waker of the program, or an entry that was added between the last check and
+        // the flag. A home that has ended drops the new task.
+        let continues = self.over || self.began && is_panicking();
+        if !continues {
             self.home.unconfirmed.stopped();
             if self.home.is_over() {
                 // The leases expire.
                 self.home.unconfirmed.abandon();
             }
         }
-        // After a panic of a subscriber or waker of the program, or an entry that was added between the last check and
-        // the flag. A home that has ended drops the new task.
-        if (self.over || self.began && is_panicking())
+        if continues
             && let Some(engine) = engine
-            && (engine.lanes.has_deadlines() || self.home.unconfirmed.len() > 0)
+            && (engine.lanes.has_deadlines() || !self.home.unconfirmed.is_empty())
         {
             start(&engine);
         }
@@ -144,7 +147,7 @@ async fn run(mut running: Running) {
                         alarm.next(next);
                         continue;
                     }
-                    None if home.unconfirmed.len() == 0 => {
+                    None if home.unconfirmed.is_empty() => {
                         running.over = true;
                         return;
                     }

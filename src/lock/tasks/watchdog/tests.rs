@@ -1,5 +1,7 @@
 //! The start and the end of the watchdog's task.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -7,8 +9,10 @@ use tokio::time::sleep;
 use super::*;
 use crate::backend::{Erased, Memory};
 use crate::lock::acquire::Acquire;
+use crate::lock::clock::Span;
 use crate::lock::engine::options::Options;
-use crate::lock::tests::{MS, SECOND, Slow};
+use crate::lock::engine::unconfirmed::UnknownLease;
+use crate::lock::tests::{MS, SECOND, Slow, number};
 use crate::{LockKey, LockManager};
 
 /// Returns an engine and its home, the runtime of this test.
@@ -75,17 +79,54 @@ async fn lock_entered_at_end_of_task_is_watched() {
     // A task is about to end, and has made its last check.
     assert!(home.watchdog.start());
     let held = acquire(&engine, "a").lease(SECOND).await.expect("free");
-    drop(Running {
-        engine: Arc::downgrade(&engine),
-        home: Arc::clone(&home),
-        began: true,
-        over: true,
-    });
+    drop(ends(&engine, true));
     assert!(home.watchdog.is_running(), "another one");
     let _other = acquire(&engine, "b").await.expect("free");
     // The lock is held for longer than its lease.
     let next = acquire(&engine, "a").wait(2 * SECOND).await;
     assert!(next.is_ok() && !held.is_held(), "{next:?}");
+}
+
+fn ends(engine: &Arc<Engine>, over: bool) -> Running {
+    Running {
+        engine: Arc::downgrade(engine),
+        home: Arc::clone(&engine.home),
+        began: true,
+        over,
+    }
+}
+
+/// Adds a lease whose release is unconfirmed, without a wake-up of the task.
+fn add_unconfirmed(engine: &Engine) {
+    let lease = UnknownLease::attempted(number(1), engine.now() + Span::new(100 * SECOND));
+    engine.home.unconfirmed.add(LockKey::new("a"), 0, lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_added_at_end_of_task_is_released() {
+    let (engine, home) = engine();
+    // A task is about to end, and has made its last check.
+    assert!(home.watchdog.start());
+    add_unconfirmed(&engine);
+    drop(ends(&engine, true));
+    sleep(SECOND).await;
+    assert_eq!(engine.unconfirmed(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_of_program_repeats_no_release_in_flight() {
+    let (engine, home) = engine();
+    assert!(home.watchdog.start());
+    add_unconfirmed(&engine);
+    let now = engine.now();
+    assert!(home.unconfirmed.next_command(now).is_some());
+    let task = AssertUnwindSafe(ends(&engine, false));
+    let panicked = catch_unwind(|| {
+        let _task = task;
+        panic!("a subscriber");
+    });
+    assert!(panicked.is_err() && home.watchdog.is_running());
+    assert!(home.unconfirmed.next_command(now).is_none());
 }
 
 #[tokio::test(start_paused = true)]
