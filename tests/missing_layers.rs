@@ -6,11 +6,12 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Extension, Router};
 use support::log::Log;
+use support::patience::PATIENCE;
 use tower::ServiceExt as _;
-use tower_lock::{Held, LockKey, LockManager, LockScope, Locked, Owner};
+use tower_lock::{Held, LockKey, LockLayer, LockManager, LockScope, Locked, Owner};
 use tracing_subscriber::filter::LevelFilter;
 
 #[test]
@@ -85,6 +86,13 @@ fn acquire_without_await_warns_once() {
         }
         // A future that is not polled is a choice of the program, such as `select!`.
         drop(locks.acquire("k").into_future());
+        // A request that ends while its body is read.
+        let lock = LockLayer::by_path(locks.clone()).read_body_first(1, PATIENCE);
+        let app: Router = Router::new().route("/", put(async || ())).layer(lock);
+        let body = axum::body::Body::from("too large");
+        let request = http::Request::put("/").body(body).unwrap();
+        let response = app.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 413);
     };
     let log = Log::default();
     let runtime = tokio::runtime::Builder::new_current_thread()

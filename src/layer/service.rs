@@ -130,7 +130,7 @@ impl Options {
         };
         let owner = RequestLocks::owner(&request.extensions, locks);
         let owner = owner.unwrap_or_else(|| locks.new_owner());
-        let acquire = self.acquire(locks, keys, owner);
+        let acquire = self.acquire(locks, keys, owner).may_be_dropped();
         let acquire = match self.limit(request) {
             Some(limit) => acquire.permits(limit),
             None if self.shares(request) => acquire.shared(),

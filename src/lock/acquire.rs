@@ -108,6 +108,12 @@ impl Acquire {
         }
     }
 
+    /// Its caller may drop it without an await: a request can end while its body is read.
+    pub(crate) fn may_be_dropped(mut self) -> Self {
+        self.awaited.set();
+        self
+    }
+
     /// Sets the longest wait. Defaults to the manager's wait, 5 s.
     ///
     /// The wait begins at the first poll and covers the queue, connecting, commands and retries. At most
