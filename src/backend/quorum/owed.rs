@@ -57,9 +57,11 @@ async fn repeat(inner: Arc<Inner>, node: usize, alive: Arc<()>) {
     let mut pause = FIRST_BACKOFF;
     while let Some(inner) = kept.take().or_else(|| backend.upgrade()) {
         let owed = Ledger::owed(&inner.ledger, node, BATCH);
-        let batch = owed.into_iter().enumerate().collect();
-        let answers = inner.release_at(node, batch).await;
-        let confirms = answers.iter().any(|(_, outcome)| outcome.is_ok());
+        let confirms = !owed.is_empty() && {
+            let batch = owed.into_iter().enumerate().collect();
+            let answers = inner.release_at(node, batch).await;
+            answers.iter().any(|(_, outcome)| outcome.is_ok())
+        };
         {
             // Under the lock of the check, so that a release which fails later starts another task.
             let _repeating = inner.repeating.lock();
