@@ -153,7 +153,7 @@ impl Route {
             progress.asking = *asking;
             let moved = self.slot.filter(|_| !asking);
             let next = roaming.cluster.redirected(address, node.address(), moved);
-            let Some(next) = next else { return outcome };
+            let Some(next) = next else { break };
             index = next.index_of(&roaming.key);
             node = next;
         }
