@@ -20,7 +20,7 @@ pub(in crate::observe) struct Exporter {
 #[derive(Default)]
 struct State {
     /// By recorder. A program mostly has one, and a test one for its thread.
-    exports: BTreeMap<usize, Export>,
+    exports: BTreeMap<usize, Box<Export>>,
     has_ended: bool,
 }
 
@@ -46,7 +46,7 @@ impl State {
         }
         let recorder = current_recorder();
         let export = self.exports.entry(recorder);
-        let export = export.or_insert_with(|| Export::new(recorder));
+        let export = export.or_insert_with(|| Box::new(Export::new(recorder)));
         export.report(tally, gauges);
     }
 }
