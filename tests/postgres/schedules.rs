@@ -228,7 +228,7 @@ impl Seen {
             self.key(n),
             hold.mode
         );
-        // Each acquire may have another limit, and a hand-off does not compare it.
+        // Each acquire may have another limit, and a nested one keeps the permit of the first.
         let most = hold.limit.unwrap_or(0).max(key.most);
         let owners: HashSet<_> = others.iter().map(|it| it.1).collect();
         let is_full = hold.limit.is_some() && owners.len() >= usize::from(most);
