@@ -55,7 +55,7 @@
 //!
 //! | | tower-lock | [rslock](https://docs.rs/rslock) | [distributed-lock](https://docs.rs/distributed-lock) | [Redisson](https://github.com/redisson/redisson) `RLock` | `tokio::sync::Mutex` | PostgreSQL advisory lock |
 //! |---|---|---|---|---|---|---|
-//! | locks live in | memory, Redis in every topology | Redis, Redlock over several, Cluster | PostgreSQL, Redis, MySQL, MongoDB, files | Redis in every topology | one process | PostgreSQL |
+//! | locks live in | memory, PostgreSQL, Redis in every topology | Redis, Redlock over several, Cluster | PostgreSQL, Redis, MySQL, MongoDB, files | Redis in every topology | one process | PostgreSQL |
 //! | for | axum, tower, Rust | Rust | Rust | Java | Rust | any language |
 //! | HTTP responses, keys from requests | yes | no | no | no | no | no |
 //! | reentrant | per request | no | no | per thread | no | per session |
