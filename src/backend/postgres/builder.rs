@@ -237,13 +237,15 @@ async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
     let deadline = Instant::now() + TRIAL;
     let (key, lease) = (format!("tower-lock:{}", Uuid::new_v4()), "trial");
     let grants = inner.acquires.command.line.session().await?;
-    let mut processes = [None; 3];
-    for (process, session) in processes.iter_mut().zip([&session, &session, &grants]) {
+    let mut processes = [None; 5];
+    let sessions = [&session, &session, &grants, &grants, &session];
+    for (process, session) in processes.iter_mut().zip(sessions) {
         let rows = session.query(PROCESS, &[], deadline).await?;
         *process = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
     }
-    // A direct connection has one process, and no other connection has it.
-    if processes[0] != processes[1] || processes[1] == processes[2] {
+    let [here, again, other, other_again, last] = processes;
+    // A direct connection has one process, and no other connection has it. The pool of a proxy may grow in the meantime.
+    if [again, last] != [here; 2] || other != other_again || other == here {
         session.found_spread();
     }
     let not_after = grants.clock_at(deadline);
