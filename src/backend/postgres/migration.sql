@@ -312,9 +312,10 @@ BEGIN
   FOR i IN 1..cardinality(keys) LOOP
     k := keys[i];
     token := tokens[i];
-    SELECT mode = 's' OR lease LIKE 'p%' INTO shared FROM tower_lock.lease
-      WHERE key = k AND counter <= token / 256 AND token / 256 <= last AND until > to_timestamp(0) FOR KEY SHARE;
-    IF NOT FOUND THEN RAISE EXCEPTION 'the lock of this transaction is lost' USING ERRCODE = 'TL001'; END IF;
+    -- All rows whose counters include the token: after downgrades, shared leases can have the same ones.
+    SELECT bool_or(r.shared) INTO shared FROM (SELECT mode = 's' OR lease LIKE 'p%' AS shared FROM tower_lock.lease
+      WHERE key = k AND counter <= token / 256 AND token / 256 <= last AND until > to_timestamp(0) FOR KEY SHARE) r;
+    IF shared IS NULL THEN RAISE EXCEPTION 'the lock of this transaction is lost' USING ERRCODE = 'TL001'; END IF;
     -- The last holder of the same lease may still commit. Shared ones and permits do not wait for each other.
     IF shared THEN free := pg_try_advisory_xact_lock_shared(1953459811, hashtext(k));
     ELSE free := pg_try_advisory_xact_lock(1953459811, hashtext(k)); END IF;
