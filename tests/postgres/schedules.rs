@@ -174,7 +174,7 @@ struct Hold {
 }
 
 impl Seen {
-    /// Also after a failed check, which guards outlive.
+    /// Locks a key. Guards outlive a failed check, so its panic changes nothing.
     fn lock(&self, n: usize) -> MutexGuard<'_, Key> {
         self.keys[n].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -281,7 +281,7 @@ impl Comparison {
                 let fence =
                     format!("BEGIN; SELECT tower_lock.fence('k{key}', {last}::bigint * 256 + 7)");
                 self.fenced.batch_execute(&fence).await.unwrap();
-                // Also those that share the lock, and whose counters include this one after repeated downgrades.
+                // After repeated downgrades, the counters of others that share the lock can include this one.
                 let fenced = leases.iter_mut();
                 for held in fenced.filter(|it| (it.first..=it.last).contains(&last)) {
                     held.is_fenced = true;
