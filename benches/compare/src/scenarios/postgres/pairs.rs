@@ -26,6 +26,7 @@ pub(super) async fn many(bench: &mut Bench, server: &PostgresServer) -> Result<(
         Peer::row(server, MANY).await?,
         Peer::batches("the bare batches, durable", server, true).await?,
         Peer::batches("the bare batches, relaxed", server, false).await?,
+        Peer::callers("the bare batches for callers, durable", server, MANY).await?,
     ];
     many.extend(Peer::distributed(server, MANY).await?);
     rounds(bench, &mut many).await?;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 #[cfg(feature = "distributed-postgres")]
 use distributed_lock_postgres::PostgresLockProvider;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Statement};
@@ -43,7 +45,12 @@ enum Worker {
     Bare(Client, [Statement; 2]),
     /// These statements in batches.
     Batches(Client, [Statement; 2]),
+    /// These batches for callers with one key each: where acquires and releases are collected.
+    Caller([UnboundedSender<Call>; 2]),
 }
+
+/// A key, and who waits for it.
+type Call = (String, oneshot::Sender<()>);
 
 /// The items of each of two batches while 64 are in flight.
 const BATCH: u64 = 32;
@@ -144,16 +151,28 @@ impl Peer {
         let mut workers = Vec::new();
         for _ in 0..2 {
             let client = client(server).await?;
-            let acquire = format!(
-                "SELECT n, counter FROM tower_lock.acquire($1, $2,
-                    array_fill('x'::text, '{{{BATCH}}}'), array_fill(30000::int8, '{{{BATCH}}}'), 1e11, {durable})"
-            );
-            let acquire = client.prepare(&acquire).await?;
-            let release = "SELECT n, was_held FROM tower_lock.release($1, $2)";
-            let release = client.prepare(release).await?;
-            workers.push(Worker::Batches(client, [acquire, release]));
+            let statements = batched(&client, durable).await?;
+            workers.push(Worker::Batches(client, statements));
         }
         Ok(Self::new(name, workers))
+    }
+
+    /// The same for callers that have one key each, as those of a lock do. A connection sends the acquires that have
+    /// come since its last reply, and another one the releases. More connections make smaller batches and fewer pairs.
+    pub(super) async fn callers(
+        name: &'static str,
+        server: &PostgresServer,
+        in_flight: usize,
+    ) -> Result<Self, Failure> {
+        let (acquire, acquires) = unbounded_channel();
+        let (release, releases) = unbounded_channel();
+        for (calls, at) in [(acquires, 0), (releases, 1)] {
+            let client = client(server).await?;
+            let statement = batched(&client, true).await?[at].clone();
+            tokio::spawn(serve(client, statement, calls));
+        }
+        let workers = (0..in_flight).map(|_| Worker::Caller([acquire.clone(), release.clone()]));
+        Ok(Self::new(name, workers.collect()))
     }
 
     /// Runs pairs for a time, and adds their rate.
@@ -180,6 +199,35 @@ impl Peer {
         let pairs = pairs.load(Ordering::Relaxed) as f64;
         self.rate.add(pairs / begun.elapsed().as_secs_f64());
         Ok(())
+    }
+}
+
+/// Prepares the statements that acquire and release keys.
+async fn batched(client: &Client, durable: bool) -> Result<[Statement; 2], Failure> {
+    let acquire = format!(
+        "SELECT n, counter FROM tower_lock.acquire($1, $2, array_fill('x'::text, ARRAY[cardinality($1::text[])]),
+            array_fill(30000::int8, ARRAY[cardinality($1::text[])]), 1e11, {durable})"
+    );
+    let release = "SELECT n, was_held FROM tower_lock.release($1, $2)";
+    Ok([
+        client.prepare(&acquire).await?,
+        client.prepare(release).await?,
+    ])
+}
+
+/// Answers the calls, at most [`BATCH`] with each statement. A caller whose batch fails finds that its answer is dropped.
+async fn serve(client: Client, statement: Statement, mut calls: UnboundedReceiver<Call>) {
+    let mut batch = Vec::new();
+    while calls.recv_many(&mut batch, BATCH as usize).await > 0 {
+        let keys: Vec<_> = batch.iter().map(|(key, _)| key.as_str()).collect();
+        let leases = vec![LEASE; keys.len()];
+        let Ok(_) = client.query(&statement, &[&keys, &leases]).await else {
+            return;
+        };
+        for (_, caller) in batch.drain(..) {
+            // The caller has not ended: it waits.
+            let _ = caller.send(());
+        }
     }
 }
 
@@ -229,6 +277,13 @@ impl Worker {
                 let leases = vec![LEASE; keys.len()];
                 client.query(acquire, &[&keys, &leases]).await?;
                 client.query(release, &[&keys, &leases]).await?;
+            }
+            Self::Caller(calls) => {
+                for collected in calls {
+                    let (answer, answered) = oneshot::channel();
+                    collected.send((format!("pair:{key}"), answer))?;
+                    answered.await?;
+                }
             }
         }
         Ok(())
