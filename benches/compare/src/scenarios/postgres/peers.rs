@@ -49,7 +49,7 @@ enum Worker {
     Caller([UnboundedSender<Call>; 2]),
 }
 
-/// A key, and who waits for it.
+/// A key, and the answer to its caller.
 type Call = (String, oneshot::Sender<()>);
 
 /// The items of each of two batches while 64 are in flight.
@@ -157,7 +157,7 @@ impl Peer {
         Ok(Self::new(name, workers))
     }
 
-    /// The same for callers that have one key each, as those of a lock do. A connection sends the acquires that have
+    /// These batches for callers that have one key each, as those of a lock do. A connection sends the acquires that have
     /// come since its last reply, and another one the releases. More connections make smaller batches and fewer pairs.
     pub(super) async fn callers(
         name: &'static str,
