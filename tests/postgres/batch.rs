@@ -243,7 +243,11 @@ async fn batch_reads_no_dead_rows_of_other_keys() {
         "SELECT tower_lock.release_2(keys, leases, leaves)
         FROM (SELECT {arrays}, array_agg(false) {of_32}) a(keys, leases, leaves)"
     );
-    for command in [&acquire, &release, &acquire, &release] {
+    let renew = format!(
+        "SELECT tower_lock.renew(keys, leases, modes, ttls) FROM (SELECT {arrays},
+        array_agg('x'::text), array_agg(1000::int8) {of_32}) a(keys, leases, modes, ttls)"
+    );
+    for command in [&acquire, &renew, &release, &acquire, &renew, &release] {
         let explain = format!("EXPLAIN (ANALYZE, BUFFERS) {command}");
         let rows = client.query(&explain, &[]).await.unwrap();
         let text: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
