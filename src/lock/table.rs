@@ -77,37 +77,18 @@ impl Lanes {
         let hash = key.hash_code();
         let mut guard = self.shards[shard_of(hash)].lock();
         let shard = &mut *guard;
-        let mut found = shard.lanes.find_entry(hash, |slot| slot.key == *key);
-        let mut fresh = None;
-        let lane = match &mut found {
-            Ok(slot) => &mut slot.get_mut().lane,
-            Err(_) => &mut fresh.insert(Slot::new(key, shard.spare.take())).lane,
-        };
+        let entry = shard
+            .lanes
+            .entry(hash, |slot| slot.key == *key, |slot| slot.key.hash_code());
+        let mut slot = entry.or_insert_with(|| Slot::new(key, shard.spare.take()));
+        let lane = &mut slot.get_mut().lane;
         let result = event(lane, effects);
         let is_idle = lane.is_idle();
         self.count_work(lane, effects);
-        let entered = match (found, fresh) {
-            (Ok(slot), _) if is_idle => {
-                shard.spare = Some(slot.remove().0.emptied());
-                self.have_left(guard);
-                return result;
-            }
-            (Ok(mut slot), _) => {
-                Self::schedule(slot.get_mut(), hash, &mut shard.deadlines, effects)
-            }
-            (Err(absent), Some(mut slot)) if !is_idle => {
-                let entered = Self::schedule(&mut slot, hash, &mut shard.deadlines, effects);
-                absent
-                    .into_table()
-                    .insert_unique(hash, slot, |slot| slot.key.hash_code());
-                entered
-            }
-            (Err(_), fresh) => {
-                shard.spare = fresh.map(Slot::emptied);
-                false
-            }
-        };
-        if entered {
+        if is_idle {
+            shard.spare = Some(slot.remove().0.emptied());
+            self.have_left(guard);
+        } else if Self::schedule(slot.get_mut(), hash, &mut shard.deadlines, effects) {
             shard.drop_stale();
         }
         result
