@@ -13,7 +13,7 @@ mod pause;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use early_poll::{AtHome, LoopTask};
+use early_poll::LoopTask;
 pub(in crate::lock) use pause::LONGEST_FOR_TURN;
 use pause::{FIRST_BACKOFF, REFRESH};
 use tokio::sync::OwnedSemaphorePermit;
@@ -91,9 +91,9 @@ impl AcquireLoop {
         let engine = Arc::clone(&self.engine);
         let task = LoopTask::new(&engine, |task| {
             self.task = task;
-            self.run(released_to)
+            Box::pin(self.run(released_to))
         });
-        engine.home.spawn(AtHome(task));
+        engine.home.spawn(task.run());
     }
 
     /// Attempts, subscribes, attempts again, then waits. The second attempt, caused by the first hint of

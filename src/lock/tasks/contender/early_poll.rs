@@ -4,138 +4,98 @@
 //! at home has run, a client without a change of threads would have the key. So the thread that read the message polls the
 //! loop, which sends its attempt. That is an early poll and no more: home polls the loop as well, and carries it on.
 
-use std::fmt;
-use std::future::Future;
+use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use tokio::sync::Mutex;
+
 use crate::backend::{BoxFuture, PollEarly};
 use crate::lock::engine::Engine;
-use crate::mutex::Mutex;
 
-/// The loop, and the task at home that waits for its end.
+/// The loop. The task at home owns it, and the subscription only refers to it.
 pub(super) struct LoopTask {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     engine: Arc<Engine>,
-    /// The mutex is held only to move the future.
+    /// Locked during a poll. The reader of a message does not wait for that.
     state: Mutex<LoopState>,
 }
 
 struct LoopState {
-    /// `None` while it is being polled, and once it is over.
+    /// `None` once it is over.
     polled: Option<BoxFuture<()>>,
-    is_over: bool,
-    /// The waker of the task at home.
-    waker: Option<Waker>,
-    /// Whether the task at home was polled while a reader polled the loop.
-    was_woken: bool,
+    /// The waker of the task at home: timers and wake-ups stay there.
+    waker: Waker,
 }
 
 impl LoopTask {
     /// Creates the task of the loop that `begin` returns, which receives a handle to its own task.
-    pub(super) fn new<F>(engine: &Arc<Engine>, begin: impl FnOnce(Weak<Self>) -> F) -> Arc<Self>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        Arc::new_cyclic(|task: &Weak<Self>| Self {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        begin: impl FnOnce(Weak<Self>) -> BoxFuture<()>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|task| Self {
             engine: Arc::clone(engine),
             state: Mutex::new(LoopState {
-                polled: Some(Box::pin(begin(task.clone()))),
-                is_over: false,
-                waker: None,
-                was_woken: false,
+                polled: Some(begin(Weak::clone(task))),
+                waker: Waker::noop().clone(),
             }),
         })
     }
 
-    /// Puts the future back after a poll. Returns the waker of the task at home if that has to run.
-    fn put(&self, polled: BoxFuture<()>, is_over: bool) -> Option<Waker> {
-        let mut state = self.state.lock();
+    /// Runs the loop at home. If dropped, the loop ends as well.
+    pub(super) async fn run(self: Arc<Self>) {
+        loop {
+            // A wake-up during an early poll causes a poll after it.
+            let mut state = self.state.lock().await;
+            let poll = |cx: &mut Context<'_>| {
+                state.waker.clone_from(cx.waker());
+                Poll::Ready(state.poll())
+            };
+            if poll_fn(poll).await {
+                return;
+            }
+            drop(state);
+            let mut is_woken = false;
+            let next_poll = |_: &mut Context<'_>| match mem::replace(&mut is_woken, true) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            };
+            poll_fn(next_poll).await;
+        }
+    }
+}
+
+impl LoopState {
+    /// Polls the loop. Returns `true` once it is over.
+    fn poll(&mut self) -> bool {
+        let mut cx = Context::from_waker(&self.waker);
+        let polled = self.polled.as_mut();
+        let is_over = polled.is_none_or(|polled| polled.as_mut().poll(&mut cx).is_ready());
         if is_over {
-            state.is_over = true;
-        } else {
-            state.polled = Some(polled);
+            self.polled = None;
         }
-        let runs = mem::take(&mut state.was_woken) || is_over;
-        state.waker.clone().filter(|_| runs)
-    }
-}
-
-/// The part of the task at home, which drops the loop with it.
-pub(super) struct AtHome(pub(super) Arc<LoopTask>);
-
-impl Future for AtHome {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.0.state.lock();
-        if state.is_over {
-            return Poll::Ready(());
-        }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            waker => *waker = Some(cx.waker().clone()),
-        }
-        let Some(mut polled) = state.polled.take() else {
-            state.was_woken = true;
-            return Poll::Pending;
-        };
-        drop(state);
-        let is_over = polled.as_mut().poll(cx).is_ready();
-        self.0.put(polled, is_over);
-        match is_over {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    }
-}
-
-/// Its home drops the task early if it has ended. The loop must then end as well, although a subscription may know it.
-impl Drop for AtHome {
-    fn drop(&mut self) {
-        let polled = {
-            let mut state = self.0.state.lock();
-            state.is_over = true;
-            state.polled.take()
-        };
-        drop(polled);
+        is_over
     }
 }
 
 impl PollEarly for LoopTask {
     fn poll_early(&self) -> bool {
-        let Some(home) = self.engine.home.enter() else {
+        let Some(_home) = self.engine.home.enter() else {
             return false;
         };
-        let mut state = self.state.lock();
-        // Timers and wake-ups stay at home.
-        let Some(waker) = state.waker.clone() else {
+        let Ok(mut state) = self.state.try_lock() else {
             return false;
         };
-        let Some(mut polled) = state.polled.take() else {
-            return false;
-        };
-        drop(state);
-        let polling = || polled.as_mut().poll(&mut Context::from_waker(&waker));
+        let is_over = catch_unwind(AssertUnwindSafe(|| state.poll()));
         // A panic ends the task, as it does at home, and not the connection of the reader.
-        let is_over = match catch_unwind(AssertUnwindSafe(polling)) {
-            Ok(polled) => polled.is_ready(),
-            Err(_) => true,
-        };
-        if let Some(waker) = self.put(polled, is_over) {
-            waker.wake();
+        if is_over.unwrap_or(true) {
+            state.polled = None;
+            state.waker.wake_by_ref();
         }
-        drop(home);
         true
-    }
-}
-
-impl fmt::Debug for LoopTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoopTask").finish_non_exhaustive()
     }
 }
 
@@ -165,14 +125,14 @@ mod tests {
         let (over, is_over) = channel();
         let task = LoopTask::new(&engine, |task| {
             hints.poll_early(Weak::clone(&task) as _);
-            async move {
+            Box::pin(async move {
                 waits.send(()).expect("it is awaited");
                 hints.next().await;
                 run().await;
-            }
+            })
         });
         engine.home.spawn(async move {
-            AtHome(task).await;
+            task.run().await;
             // The test may be over.
             let _sent = over.send(());
         });
