@@ -128,20 +128,15 @@ impl Counting {
     }
 
     /// Returns the totals after all lanes.
-    pub(in crate::lock) fn finish(self, lanes: &Lanes) -> Counts {
-        let Self {
-            now,
-            mut counts,
-            permits,
-        } = self;
-        for (key, permits) in permits {
+    pub(in crate::lock) fn finish(mut self, lanes: &Lanes) -> Counts {
+        for (key, permits) in self.permits {
             // Acquires in other modes have a lane that was counted.
-            let counted = lanes
-                .inspect(&key, |lane| once(lane, now))
-                .unwrap_or_default();
-            counts.add_key(std::array::from_fn(|at| permits[at] & !counted[at]));
+            let counted = lanes.inspect(&key, |lane| once(lane, self.now));
+            let counted = counted.unwrap_or_default();
+            let uncounted = std::array::from_fn(|at| permits[at] & !counted[at]);
+            self.counts.add_key(uncounted);
         }
-        counts
+        self.counts
     }
 }
 
@@ -153,18 +148,10 @@ impl Counts {
         counting.finish(lanes)
     }
 
-    fn add_key(&mut self, once: Once) {
-        let Self {
-            snapshot, shown, ..
-        } = self;
-        let Snapshot {
-            lanes,
-            held,
-            queued,
-            ..
-        } = snapshot;
-        for (count, once) in [lanes, held, queued, shown].into_iter().zip(once) {
-            *count += usize::from(once);
-        }
+    fn add_key(&mut self, [has_lane, is_held, has_place, is_shown]: Once) {
+        self.snapshot.lanes += usize::from(has_lane);
+        self.snapshot.held += usize::from(is_held);
+        self.snapshot.queued += usize::from(has_place);
+        self.shown += usize::from(is_shown);
     }
 }

@@ -36,17 +36,7 @@ impl Engine {
 
     /// Empties and frees the lists in this order. Empty ones are not moved.
     pub(in crate::lock) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
-        let Effects {
-            grants,
-            rejections,
-            losses,
-            reports,
-            deadlines,
-            work,
-            outlive_lane,
-            left_attempt: _,
-        } = effects;
-        each(rejections, |(waiter, error)| {
+        each(&mut effects.rejections, |(waiter, error)| {
             // Its acquire may not be polled any more, and the backend may grant the attempt.
             if let Some(attempt) = waiter.take_attempt() {
                 self.start(key, Work::FinishAttempt(Arc::clone(&waiter), attempt));
@@ -54,13 +44,13 @@ impl Engine {
             // The acquire may have been dropped.
             drop(waiter.answer(Err(error)));
         });
-        each(losses, |Loss { grant, while_held }| {
+        each(&mut effects.losses, |Loss { grant, while_held }| {
             if while_held {
                 self.lost(&grant);
             }
             grant.wake_listeners();
         });
-        each(grants, |(waiter, given)| {
+        each(&mut effects.grants, |(waiter, given)| {
             // The acquire was dropped concurrently.
             if let Err(Ok(given)) = waiter.answer(Ok(given)) {
                 let hold = waiter.claim.hold;
@@ -68,13 +58,13 @@ impl Engine {
                 self.release(&given.grant, hold, None, self.now());
             }
         });
-        each(reports, |(report, outcome)| {
+        each(&mut effects.reports, |(report, outcome)| {
             // The `release` future may have been dropped.
             drop(report.send(outcome));
         });
-        each(deadlines, |at| watchdog::set(self, at));
-        each(work, |work| self.start(key, work));
-        if std::mem::take(outlive_lane) {
+        each(&mut effects.deadlines, |at| watchdog::set(self, at));
+        each(&mut effects.work, |work| self.start(key, work));
+        if std::mem::take(&mut effects.outlive_lane) {
             self.lanes.started();
         }
     }
