@@ -19,15 +19,6 @@ use crate::{Error, ErrorKind};
 use attempt::unanswered;
 use attempting::PlaceChange;
 
-impl Contending {
-    /// Wakes a loop. A first attempt waits for its reply.
-    pub(super) fn wake(&self) {
-        if let Contender::Loop(wakeup) = &self.contender {
-            wakeup.notify_one();
-        }
-    }
-}
-
 impl Lane {
     /// Begins to contend by an acquire loop.
     pub(super) fn contend(
@@ -87,6 +78,17 @@ impl Lane {
                 let released_to = released_to.for_mode(claim.terms.mode);
                 self.contend(LastReply::Busy(now), released_to, now, effects);
             }
+        }
+    }
+
+    /// Wakes the acquire loop, if one contends. A first attempt waits for its reply.
+    pub(super) fn wake_loop(&self) {
+        if let Phase::Contending(Contending {
+            contender: Contender::Loop(wakeup),
+            ..
+        }) = &self.phase
+        {
+            wakeup.notify_one();
         }
     }
 

@@ -32,16 +32,14 @@ impl Lane {
     ) {
         let one_attempt = waiter.claim.deadline.is_one_attempt();
         self.begin_to_wait(waiter, now);
-        match &mut self.phase {
+        match self.phase {
             Phase::Idle => self.contend(seen, ReleasedTo::Nobody, now, effects),
             Phase::Yielding { .. } => {
                 // Without an attempt until its deadline, the waiter is behind others.
                 self.contend(LastReply::Busy(now), ReleasedTo::QUEUE, now, effects);
             }
             // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.
-            Phase::Contending(contending) if one_attempt || self.queue.len() == 1 => {
-                contending.wake();
-            }
+            _ if one_attempt || self.queue.len() == 1 => self.wake_loop(),
             _ => {}
         }
     }
@@ -63,11 +61,8 @@ impl Lane {
     pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> bool {
         let was_first = self.queue.first().map(|first| first.claim.ticket) == Some(ticket);
         let left = self.queue.remove(ticket).is_some();
-        if left
-            && was_first
-            && let Phase::Contending(contending) = &self.phase
-        {
-            contending.wake();
+        if left && was_first {
+            self.wake_loop();
         }
         left
     }
@@ -104,10 +99,8 @@ impl Lane {
             effects.reject(waiter, error.clone());
         }
         // The loop of the others attempts when it is due: a wake-up at each deadline would make it attempt before the next one.
-        if self.queue.is_empty()
-            && let Phase::Contending(contending) = &self.phase
-        {
-            contending.wake();
+        if self.queue.is_empty() {
+            self.wake_loop();
         }
     }
 
@@ -143,15 +136,13 @@ impl Lane {
             };
             let claim = waiter.claim;
             match held_lease.nest(&claim, now) {
-                Some(Ok(_)) => {}
-                Some(Err(kind)) => {
-                    effects.reject(waiter, Error::new(kind));
-                    continue;
+                Some(Ok(_)) => {
+                    held_lease.expect_pick_up(&claim);
+                    effects.grant(waiter, grant, true);
                 }
+                Some(Err(kind)) => effects.reject(waiter, Error::new(kind)),
                 None => unreachable!("BUG: companions have one owner"),
             }
-            held_lease.expect_pick_up(&claim);
-            effects.grant(waiter, grant, true);
         }
     }
 
