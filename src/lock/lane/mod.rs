@@ -24,7 +24,6 @@ mod tests;
 
 pub(super) use checks::UNPOLLED;
 pub(super) use contending::attempting::PlaceChange;
-pub(super) use holding::downgrading::NextStep;
 pub(super) use holding::returning::{OWN_TIMEOUT, Order, ReleaseOrKeep};
 pub(super) use queue::entering::Entered;
 pub(super) use queue::waiter::Waiter;

@@ -23,7 +23,6 @@ use tokio::sync::oneshot;
 use crate::backend::{BackendError, Mode, Renewal};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lane::NextStep;
 use crate::lock::lane::effect::{Effects, Report, Wakeup};
 use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
@@ -139,13 +138,12 @@ impl Task {
         let key = grant.key();
         let (lease, ttl, sent_at) = loop {
             let now = engine.now();
-            match engine.event(key, |lane, _| lane.send_downgrade(grant, now)) {
-                NextStep::Send(lease, ttl) => break (lease, ttl, now),
-                NextStep::Wait => self.wakeup.notified().await,
-                NextStep::Over => return Err(Error::new(ErrorKind::Lost)),
+            match engine.event(key, |lane, _| lane.send_downgrade(grant, now))? {
+                Some((lease, ttl)) => break (lease, ttl, now),
+                None => self.wakeup.notified().await,
             }
         };
-        let downgrade = Renewal::new(key.clone(), engine.lease_id(lease), ttl.get());
+        let downgrade = Renewal::new(key.clone(), engine.lease_id(lease), ttl);
         self.sent = Some((downgrade.clone(), sent_at));
         let outcome = Arc::clone(&engine.backend)
             .downgrade(downgrade.clone())

@@ -14,10 +14,11 @@
 //! off. Until its end, the owner gets further shared holds, but no exclusive one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::held_lease::{Downgrading, HeldLease, lose};
 use crate::backend::{BackendError, Downgraded, Mode, Renewal};
-use crate::lock::clock::{Moment, Span};
+use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Wakeup};
 use crate::lock::lane::state::{Lane, Phase};
 use crate::lock::lease::LeaseNumber;
@@ -25,17 +26,6 @@ use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
 use crate::observe::LostReason;
 use crate::{ConfigError, Error, ErrorKind};
-
-/// What the task of a downgrade does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum NextStep {
-    /// Send the command for this lease, with this TTL.
-    Send(LeaseNumber, Span),
-    /// Wait for a notification: a renewal is in flight.
-    Wait,
-    /// The lock was lost.
-    Over,
-}
 
 impl Lane {
     /// Reserves the lease for a downgrade by the task that `wakeup` notifies, unless it is shared already.
@@ -93,16 +83,25 @@ impl Lane {
         }
     }
 
-    /// Begins the command unless another one is in flight for the lease.
-    pub(in crate::lock) fn send_downgrade(&mut self, grant: &Arc<Grant>, now: Moment) -> NextStep {
+    /// Begins the command, and returns its lease and TTL, or `None` while a renewal is in flight: the task is notified after
+    /// that.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Lost`](ErrorKind::Lost).
+    pub(in crate::lock) fn send_downgrade(
+        &mut self,
+        grant: &Arc<Grant>,
+        now: Moment,
+    ) -> Result<Option<(LeaseNumber, Duration)>, Error> {
         match self.held_under(grant) {
-            Some(HeldLease { lease, .. }) if lease.is_in_flight() => NextStep::Wait,
+            Some(HeldLease { lease, .. }) if lease.is_in_flight() => Ok(None),
             Some(held_lease) if held_lease.is_held(now) => {
-                let ttl = held_lease.lease.start_downgrade(now);
                 grant.set_downgraded(true);
-                NextStep::Send(held_lease.lease.number(), Span::new(ttl))
+                let lease = &mut held_lease.lease;
+                Ok(Some((lease.number(), lease.start_downgrade(now))))
             }
-            _ => NextStep::Over,
+            _ => Err(Error::new(ErrorKind::Lost)),
         }
     }
 

@@ -39,7 +39,7 @@ impl TestLane {
     #[track_caller]
     fn send_downgrade(&mut self, grant: &Arc<Grant>) -> Renewal {
         match self.lane.send_downgrade(grant, self.now) {
-            NextStep::Send(lease, ttl) => renewal(lease.get(), ttl.get()),
+            Ok(Some((lease, ttl))) => renewal(lease.get(), ttl),
             turn => panic!("{turn:?}"),
         }
     }
@@ -121,7 +121,8 @@ fn downgrade_waits_for_renewal() {
     lane.pass(10 * SECOND);
     let renewal = lane.start_renewal();
     let wakeup = lane.reserve(&grant);
-    assert_eq!(lane.lane.send_downgrade(&grant, lane.now), NextStep::Wait);
+    let sent = lane.lane.send_downgrade(&grant, lane.now);
+    assert!(matches!(sent, Ok(None)), "{sent:?}");
     assert!(!is_notified(&wakeup));
     let effects = lane.renewed(&renewal, lane.now, Ok(Renewed::Renewed));
     assert!(effects.is_empty());
@@ -288,7 +289,8 @@ fn lost_lock_ends_waiting_downgrade() {
     let wakeup = lane.reserve(&grant);
     drop(lane.renewed(&renewal, lane.now, Ok(Renewed::NotHeld)));
     assert!(is_notified(&wakeup));
-    assert_eq!(lane.lane.send_downgrade(&grant, lane.now), NextStep::Over);
+    let sent = lane.lane.send_downgrade(&grant, lane.now);
+    assert!(sent.unwrap_err().is_lost());
 }
 
 #[test]
