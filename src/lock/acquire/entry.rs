@@ -52,13 +52,13 @@ pub(in crate::lock) fn enter(
     match engine.event(key, |lane, effects| entry.start(lane, effects)) {
         Ok(Some(grant)) => Step::Done(Ok(granted(engine, claim, grant))),
         Err(error) => Step::Done(Err(rejection(engine, key, claim, error))),
-        Ok(None) => match entry.pending {
-            Some(mut pending) => {
-                pending.begin(now);
-                Step::Slow(pending)
-            }
-            None => unreachable!("BUG: the acquire has just queued"),
-        },
+        Ok(None) => {
+            let Some(mut pending) = entry.pending else {
+                unreachable!("BUG: the acquire has just queued");
+            };
+            pending.begin(now);
+            Step::Slow(pending)
+        }
     }
 }
 
@@ -247,9 +247,17 @@ impl Entry<'_> {
         Ok(None)
     }
 
-    fn wait(&mut self, waiter: Arc<Waiter>, position: QueuePosition, drives: bool) {
-        let pending = PendingAcquire::new(self.engine, self.key, waiter, position, drives);
-        self.pending = Some(pending);
+    /// Creates the acquire that waits. Under the mutex of its lane, so it runs no other code.
+    fn wait(&mut self, waiter: Arc<Waiter>, queue_position: QueuePosition, drives: bool) {
+        self.pending = Some(PendingAcquire {
+            engine: Arc::clone(self.engine),
+            key: self.key.clone(),
+            waiter,
+            timer: None,
+            queue_position,
+            drives,
+            is_over: false,
+        });
     }
 
     fn admit(&self, lane: &mut Lane, effects: &mut Effects) -> Entered {

@@ -135,7 +135,12 @@ impl Acquire {
                 }
             })
         } else {
-            let mut several = Several::new(Arc::clone(&self.engine), self.keys.take(), claim);
+            let mut several = Several {
+                engine: Arc::clone(&self.engine),
+                holds: Vec::with_capacity(keys.len()),
+                keys: self.keys.take(),
+                claim,
+            };
             let Some(pending) = several.enter_rest(now)? else {
                 return several.into_guard(now).map(Started::Guarded);
             };

@@ -15,24 +15,14 @@ use crate::{Error, ErrorKind, LockKeys};
 
 /// An acquire of several keys, in their order.
 pub(super) struct Several {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     pub(super) keys: LockKeys,
-    claim: Claim,
+    pub(super) claim: Claim,
     /// Dropped on error or cancellation, which releases the keys acquired so far.
-    holds: Vec<LockGuard>,
+    pub(super) holds: Vec<LockGuard>,
 }
 
 impl Several {
-    pub(super) fn new(engine: Arc<Engine>, keys: LockKeys, claim: Claim) -> Self {
-        let holds = Vec::with_capacity(keys.as_slice().len());
-        Self {
-            engine,
-            keys,
-            claim,
-            holds,
-        }
-    }
-
     /// Acquires the further keys without waiting. Returns the acquire of the first key that has to wait, or `None` if
     /// all keys are held.
     pub(super) fn enter_rest(&mut self, now: Moment) -> Result<Option<PendingAcquire>, Error> {

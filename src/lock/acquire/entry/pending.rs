@@ -27,15 +27,15 @@ use crate::{Error, LockKey};
 /// A hand-written future: async functions would store copies of their arguments at each level, and
 /// thousands of these can wait at a time.
 pub(in crate::lock) struct PendingAcquire {
-    engine: Arc<Engine>,
-    key: LockKey,
-    waiter: Arc<Waiter>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) key: LockKey,
+    pub(super) waiter: Arc<Waiter>,
     /// Only for a runtime of the program as home, which may not run. Boxed because it is rare.
-    timer: Option<BoxFuture<Option<()>>>,
-    queue_position: QueuePosition,
+    pub(super) timer: Option<BoxFuture<Option<()>>>,
+    pub(super) queue_position: QueuePosition,
     /// Whether the acquire drives its first attempt, which is in the waiter, unless home has taken it.
-    drives: bool,
-    is_over: bool,
+    pub(super) drives: bool,
+    pub(super) is_over: bool,
 }
 
 impl Drop for PendingAcquire {
@@ -57,25 +57,7 @@ impl Drop for PendingAcquire {
 }
 
 impl PendingAcquire {
-    /// Creates an acquire that has to [`begin`](Self::begin). Under the mutex of its lane, so it runs no other code.
-    pub(super) fn new(
-        engine: &Arc<Engine>,
-        key: &LockKey,
-        waiter: Arc<Waiter>,
-        queue_position: QueuePosition,
-        drives: bool,
-    ) -> Self {
-        Self {
-            engine: Arc::clone(engine),
-            key: key.clone(),
-            waiter,
-            timer: None,
-            queue_position,
-            drives,
-            is_over: false,
-        }
-    }
-
+    /// Begins to wait, outside of the mutex under which this was created.
     pub(super) fn begin(&mut self, now: Moment) {
         let (home, until) = (&self.engine.home, self.waiter.claim.deadline.moment());
         let until = until.filter(|_| home.may_not_run());
@@ -88,15 +70,9 @@ impl PendingAcquire {
 
     /// Leaves the first attempt, if it is here, to a task.
     fn finish_attempt(&self) {
-        let Self {
-            engine,
-            key,
-            waiter,
-            ..
-        } = self;
-        if let Some(attempt) = waiter.take_attempt() {
-            let task = FirstAttempt::new(engine, key, waiter, attempt);
-            engine.home.spawn_near(with_caller_context(task.run()));
+        if let Some(attempt) = self.waiter.take_attempt() {
+            let task = FirstAttempt::new(&self.engine, &self.key, &self.waiter, attempt);
+            (self.engine.home).spawn_near(with_caller_context(task.run()));
         }
     }
 
