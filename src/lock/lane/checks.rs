@@ -65,7 +65,7 @@ impl Lane {
                     return None;
                 }
                 // Its acquire may poll it at this moment. If the acquire has left, a task drives it.
-                let waiter = self.queue.attempting();
+                let waiter = self.queue.attempting.as_ref();
                 let unpolled = waiter.and_then(|it| Some((Arc::clone(it), it.take_attempt()?)));
                 first.unpolled_at = match &unpolled {
                     Some(_) => None,

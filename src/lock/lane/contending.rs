@@ -2,7 +2,6 @@
 
 pub(in crate::lock) mod attempt;
 pub(super) mod attempting;
-pub(super) mod pace;
 
 use std::sync::Arc;
 
@@ -171,7 +170,7 @@ impl Lane {
             _ => None,
         };
         let ttl = waiter.claim.terms.ttl;
-        self.queue.attempt(waiter);
+        self.queue.attempting = Some(waiter);
         self.phase = Phase::Contending(Contending {
             contender: Contender::FirstAttempt(first),
             attempt: Some((lease, ttl)),

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::estimate::Pace;
 use super::waiter::Waiter;
 use crate::lock::clock::Moment;
-use crate::lock::lane::contending::pace::Pace;
 use crate::lock::lease::claim::{Claim, Ticket};
 
 #[derive(Debug, Default)]
 pub(in crate::lock::lane) struct Waiters {
     /// The acquire whose first attempt is in flight. It comes before all that queue.
-    attempting: Option<Arc<Waiter>>,
+    pub(in crate::lock::lane) attempting: Option<Arc<Waiter>>,
     /// Boxed because most lanes have no queue. A lane that had one keeps the box.
     queue: Option<Box<Queue>>,
 }
@@ -25,17 +25,8 @@ struct Queue {
 }
 
 impl Waiters {
-    /// Adds the acquire whose first attempt is in flight, in an idle lane.
-    pub(in crate::lock::lane) fn attempt(&mut self, waiter: Arc<Waiter>) {
-        self.attempting = Some(waiter);
-    }
-
     pub(in crate::lock::lane) fn is_attempting(&self) -> bool {
         self.attempting.is_some()
-    }
-
-    pub(in crate::lock::lane) fn attempting(&self) -> Option<&Arc<Waiter>> {
-        self.attempting.as_ref()
     }
 
     /// Adds a waiter for its turn.
