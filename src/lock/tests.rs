@@ -125,7 +125,7 @@ pub(super) fn work(effects: &mut Effects) -> Work {
 #[track_caller]
 pub(super) fn contends(effects: &mut Effects) -> Wakeup {
     match work(effects) {
-        Work::Contend { wakeup, .. } => wakeup,
+        Work::Contend(wakeup, _) => wakeup,
         other => panic!("{other:?}"),
     }
 }

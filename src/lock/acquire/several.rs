@@ -79,20 +79,15 @@ impl Several {
 
     /// Completes the acquire, all keys of which were granted.
     pub(super) fn into_guard(self, now: Moment) -> Result<LockGuard, Error> {
-        let Self {
-            engine,
-            keys,
-            claim,
-            holds,
-        } = self;
+        let (engine, claim) = (&self.engine, &self.claim);
         // A fixed lease may have expired during the wait for another key.
-        let all_held = holds.iter().all(|hold| hold.held_at(now));
-        let guard = all_held.then(|| LockGuard::many(&engine, holds, &claim, now));
+        let all_held = self.holds.iter().all(|hold| hold.held_at(now));
+        let guard = all_held.then(|| LockGuard::many(engine, self.holds, claim, now));
         guard.flatten().ok_or_else(|| {
             // The holds of an acquire that is not polled in time end at its deadline, maybe since `now`.
             let is_late = claim.deadline.has_passed(engine.now());
-            match keys.as_slice().last().filter(|_| is_late) {
-                Some(key) => rejection(&engine, key, &claim, Error::new(ErrorKind::Busy)),
+            match self.keys.as_slice().last().filter(|_| is_late) {
+                Some(key) => rejection(engine, key, claim, Error::new(ErrorKind::Busy)),
                 None => Error::new(ErrorKind::Lost),
             }
         })

@@ -48,10 +48,7 @@ impl Lane {
             place: released_to.place(),
             suspect: false,
         });
-        effects.work.push(Work::Contend {
-            wakeup,
-            released_to,
-        });
+        effects.work.push(Work::Contend(wakeup, released_to));
     }
 
     /// Begins to contend for the next waiter, or becomes idle. The lane holds no lease any more.

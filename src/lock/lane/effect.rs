@@ -51,11 +51,8 @@ pub(in crate::lock) struct Loss {
 /// Background work to start.
 #[derive(Debug)]
 pub(in crate::lock) enum Work {
-    /// Start an acquire loop that `wakeup` wakes. The processes in `released_to` may acquire the key first.
-    Contend {
-        wakeup: Wakeup,
-        released_to: ReleasedTo,
-    },
+    /// Start an acquire loop that this wakes. The processes for which the key was released may acquire it first.
+    Contend(Wakeup, ReleasedTo),
     /// Finish the first attempt of an acquire that is not polled, from home.
     FinishAttempt(Arc<Waiter>, Attempt),
     /// Return the lease of this lane to the backend.

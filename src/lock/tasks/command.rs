@@ -27,18 +27,12 @@ pub(in crate::lock) fn request(key: &LockKey, lease: LeaseId, terms: Terms) -> A
 
 /// Returns the outcome of an attempt. Releases the lease if its fate is unknown.
 pub(in crate::lock) fn judge(engine: &Arc<Engine>, key: &LockKey, replied: Replied) -> Outcome {
-    let Replied {
-        lease: number,
-        terms,
-        sent_at,
-        now,
-        outcome,
-    } = replied;
+    let (number, terms, now) = (replied.lease, replied.terms, replied.now);
     let resolve = || engine.release_until_confirmed(key, number, unanswered(terms.ttl));
-    match outcome {
+    match replied.outcome {
         Ok(Contended::Granted { counter }) => {
             let per_counter = engine.capabilities.tokens_per_counter;
-            let granted = Lease::new(number, counter, per_counter, terms, sent_at);
+            let granted = Lease::new(number, counter, per_counter, terms, replied.sent_at);
             if now < granted.valid_until() {
                 return Outcome::Granted(granted);
             }

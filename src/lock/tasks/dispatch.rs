@@ -71,10 +71,9 @@ impl Engine {
 
     fn start(self: &Arc<Self>, key: &LockKey, work: Work) {
         match work {
-            Work::Contend {
-                wakeup,
-                released_to,
-            } => AcquireLoop::new(self, key, wakeup).spawn(released_to),
+            Work::Contend(wakeup, released_to) => {
+                AcquireLoop::new(self, key, wakeup).spawn(released_to);
+            }
             Work::FinishAttempt(waiter, attempt) => {
                 let attempt = FirstAttempt::new(self, key, &waiter, attempt);
                 self.home.spawn(attempt.run());

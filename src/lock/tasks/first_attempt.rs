@@ -101,13 +101,8 @@ impl FirstAttempt {
         // Only the end of the runtime drops this await.
         let outcome = (&mut self.attempt.reply).await;
         self.is_over = true;
-        replied(
-            &self.engine,
-            &self.key,
-            &self.waiter,
-            &self.attempt,
-            outcome,
-        );
+        let (engine, key) = (&self.engine, &self.key);
+        replied(engine, key, &self.waiter, &self.attempt, outcome);
     }
 }
 

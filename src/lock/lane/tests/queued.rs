@@ -140,9 +140,7 @@ fn acquire_after_transfer_enters_queue() {
     let ((), mut effects) = lane.event(|lane, now, effects| {
         lane.enqueue(waiter, LastReply::Nothing, now, effects);
     });
-    assert!(
-        matches!(work(&mut effects), Work::Contend { released_to, .. } if released_to == BEHIND)
-    );
+    assert!(matches!(work(&mut effects), Work::Contend(_, released_to) if released_to == BEHIND));
 }
 
 /// Returns a lane whose waiter came after a transfer, and has made no attempt.
