@@ -128,10 +128,9 @@ impl AcquireLoop {
             }
         }
         loop {
-            let Some(replied) = self.attempt().await else {
+            let Some((sent, replied)) = self.attempt().await else {
                 return;
             };
-            let (sent, replied) = replied;
             let (now, mode) = (replied.now, replied.terms.mode);
             let place = self.place_after(sent, &replied);
             let outcome = judge(&self.engine, &self.key, replied);

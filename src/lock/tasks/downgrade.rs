@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use crate::backend::{BackendError, Mode, Renewal};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lane::effect::{Effects, Report, Wakeup};
+use crate::lock::lane::effect::{Report, Wakeup};
 use crate::lock::lease::claim::HoldId;
 use crate::lock::lease::grant::Grant;
 use crate::lock::lease::lost::Lost;
@@ -127,9 +127,8 @@ struct Task {
 async fn run(mut task: Task, report: Report) {
     let outcome = task.run().await;
     task.is_over = true;
-    let report = |effects: &mut Effects| effects.report(Some(report), outcome);
     let key = task.grant.key();
-    task.engine.event(key, |_, effects| report(effects));
+    (task.engine).event(key, |_, effects| effects.report(Some(report), outcome));
 }
 
 impl Task {

@@ -41,39 +41,30 @@ impl Lane {
         wakeup: Wakeup,
         now: Moment,
     ) -> Result<(), Error> {
-        let held_lease = self
-            .held_under(grant)
-            .filter(|held_lease| held_lease.is_held(now));
-        let held_lease = held_lease.ok_or_else(|| Error::new(ErrorKind::Lost))?;
+        let lost = || Error::new(ErrorKind::Lost);
+        let held_lease = self.held_under(grant).ok_or_else(lost)?;
         let has_ended = (held_lease.find(grant)).is_none_or(|holding| holding.has_ended(hold));
         if has_ended || !grant.is_held(now) {
-            return Err(Error::new(ErrorKind::Lost));
-        }
-        let invalid = |problem: String| {
-            let problem = ConfigError::new("downgrade", problem);
-            Err(Error::new(ErrorKind::InvalidOption).with_source(problem))
-        };
-        // The guard of that one was dropped, and this one is nested.
-        if held_lease.downgrading.is_some() {
-            return invalid(
-                "another downgrade of the lock is in flight: try again after it".into(),
-            );
-        }
-        match grant.mode() {
-            Mode::Shared => return Ok(()),
-            Mode::Permit => {
-                return invalid("a permit cannot become a shared lock: release it first".into());
-            }
-            Mode::Exclusive => {}
+            return Err(lost());
         }
         let holds = grant.holds();
-        if holds > 1 {
-            let problem =
-                format!("the owner holds the lock {holds} times: release the other guards");
-            return invalid(problem);
-        }
-        held_lease.downgrading = Some(Downgrading(wakeup));
-        Ok(())
+        let problem = match grant.mode() {
+            // The guard of that one was dropped, and this one is nested.
+            _ if held_lease.downgrading.is_some() => {
+                "another downgrade of the lock is in flight: try again after it".to_owned()
+            }
+            Mode::Shared => return Ok(()),
+            Mode::Permit => "a permit cannot become a shared lock: release it first".to_owned(),
+            Mode::Exclusive if holds > 1 => {
+                format!("the owner holds the lock {holds} times: release the other guards")
+            }
+            Mode::Exclusive => {
+                held_lease.downgrading = Some(Downgrading(wakeup));
+                return Ok(());
+            }
+        };
+        let problem = ConfigError::new("downgrade", problem);
+        Err(Error::new(ErrorKind::InvalidOption).with_source(problem))
     }
 
     /// Ends a reservation whose command was not sent.
