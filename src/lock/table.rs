@@ -7,6 +7,7 @@ use hashbrown::HashTable;
 use tokio::sync::Notify;
 
 use super::clock::Moment;
+use super::clock::timeout::until;
 use super::lane::Lane;
 use crate::LockKey;
 use crate::lock::lane::effect::Effects;
@@ -219,16 +220,7 @@ impl Lanes {
 
     async fn until(&self, is_over: impl Fn() -> bool) {
         self.awaited.store(true, Ordering::SeqCst);
-        loop {
-            let left = self.left.notified();
-            tokio::pin!(left);
-            // Registers before it checks, so a change in between is not missed.
-            left.as_mut().enable();
-            if is_over() {
-                return;
-            }
-            left.await;
-        }
+        until(&self.left, is_over).await;
     }
 }
 

@@ -1,8 +1,10 @@
-//! Timeouts on the clock of the engine.
+//! Waits: for a condition, and with a deadline on the clock of the engine.
 
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use super::{Clock, Moment};
 use crate::task::Timer;
@@ -29,5 +31,18 @@ pub(in crate::lock) async fn by<F: Future>(
         if now >= until {
             return None;
         }
+    }
+}
+
+/// Completes when `is_over` returns `true`. Each change after which it may do so calls `notify_waiters`.
+pub(in crate::lock) async fn until(changed: &Notify, is_over: impl Fn() -> bool) {
+    loop {
+        let mut changed = pin!(changed.notified());
+        // Registers before it checks, so a change in between is not missed.
+        changed.as_mut().enable();
+        if is_over() {
+            return;
+        }
+        changed.await;
     }
 }

@@ -14,6 +14,7 @@ use super::Engine;
 use crate::LockKey;
 use crate::jitter::jittered;
 use crate::lock::clock::Moment;
+use crate::lock::clock::timeout::until;
 use crate::lock::lease::LeaseNumber;
 use crate::mutex::Mutex;
 
@@ -95,12 +96,6 @@ impl UnknownLease {
     }
 }
 
-impl Unknown {
-    fn find(&mut self, number: LeaseNumber) -> Option<&mut UnknownLease> {
-        self.leases.iter_mut().find(|known| known.number == number)
-    }
-}
-
 impl UnconfirmedReleases {
     pub(in crate::lock) fn len(&self) -> usize {
         let state = self.state.lock();
@@ -113,16 +108,7 @@ impl UnconfirmedReleases {
 
     /// Completes when nothing is left.
     pub(in crate::lock) async fn finished(&self) {
-        loop {
-            let finished = self.finished.notified();
-            tokio::pin!(finished);
-            // Registers before it checks, so a change in between is not missed.
-            finished.as_mut().enable();
-            if self.is_empty() {
-                return;
-            }
-            finished.await;
-        }
+        until(&self.finished, || self.is_empty()).await;
     }
 
     /// Adds a lease of a key in this group.
@@ -136,7 +122,8 @@ impl UnconfirmedReleases {
                 ..Unknown::default()
             }
         });
-        match unknown.find(lease.number) {
+        let mut leases = unknown.leases.iter_mut();
+        match leases.find(|known| known.number == lease.number) {
             Some(known) => {
                 known.until = known.until.max(lease.until);
                 known.again |= lease.is_attempt;
