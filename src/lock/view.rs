@@ -110,12 +110,12 @@ impl LockManager {
         let engine = self.engine();
         let mut grants = Vec::new();
         engine.inspect(key, |_, lane| grants.extend(lane.holders().map(Arc::clone)));
-        grants.sort_by_key(|grant| grant.granted_at());
+        grants.sort_by_key(|grant| grant.granted_at);
         let now = engine.now();
         let view = |grant: Arc<Grant>| OwnerView {
             owner: grant.owner(),
-            layer: engine.tally.text(grant.name()).map(SmolStr::new),
-            since: now.since(grant.granted_at()),
+            layer: engine.tally.text(grant.name).map(SmolStr::new),
+            since: now.since(grant.granted_at),
             left: grant.valid_until().since(now),
             holds: grant.holds(),
             token: grant.token(),

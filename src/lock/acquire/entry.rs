@@ -138,7 +138,7 @@ pub(in crate::lock) fn pick_up(
     let Given { grant, .. } = given;
     let picked_up = if claim.grouped {
         true
-    } else if grant.first_hold() == claim.hold {
+    } else if grant.first_hold == claim.hold {
         // No other acquire shares the flag.
         grant.settle()
     } else {

@@ -81,8 +81,8 @@ impl Engine {
             gauges.unreleased += usize::from(lane.is_unreleased(now));
             let mode = lane.mode() as usize;
             for grant in lane.holders() {
-                gauges.held[grant.name().number()][mode] += 1;
-                gauges.oldest_hold = gauges.oldest_hold.max(now.since(grant.granted_at()));
+                gauges.held[grant.name.number()][mode] += 1;
+                gauges.oldest_hold = gauges.oldest_hold.max(now.since(grant.granted_at));
             }
             for claim in lane.claims() {
                 gauges.waiting[claim.name.number()] += 1;

@@ -113,7 +113,7 @@ impl OwnerHolds {
         if self.pick_up_by.is_some_and(|by| by <= now) {
             self.pick_up_by = None;
             if self.grant.settle() {
-                ended.push(self.grant.first_hold());
+                ended.push(self.grant.first_hold);
             }
         }
         if let Some(others) = &mut self.others {
@@ -133,7 +133,7 @@ impl OwnerHolds {
     }
 
     pub(super) fn is_first(&self, hold: HoldId) -> bool {
-        hold == self.grant.first_hold()
+        hold == self.grant.first_hold
     }
 
     /// Returns `true` if the hold has ended before its release.

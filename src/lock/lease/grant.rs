@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::task::Waker;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -23,18 +22,19 @@ pub(in crate::lock) struct Grant {
     key: LockKey,
     owner: Owner,
     /// The hold of the acquire that the grant was made for.
-    first_hold: HoldId,
+    pub(in crate::lock) first_hold: HoldId,
     token: AtomicI64,
     clock: Clock,
-    granted_at: Moment,
-    waited: Span,
+    pub(in crate::lock) granted_at: Moment,
+    /// How long the acquire of the first hold waited.
+    pub(in crate::lock) waited: Span,
     via: Via,
     mode: Mode,
     /// Whether a downgrade was sent that the backend has not rejected.
     is_downgraded: AtomicBool,
-    name: Name,
+    pub(in crate::lock) name: Name,
     /// The span of the acquire of the first hold.
-    span: RequestSpan,
+    pub(in crate::lock) span: RequestSpan,
     /// The end of the lease, which only a renewal moves.
     lease_until: AtomicMoment,
     /// The end that no renewal moves: that of the longest hold or of a fixed lease.
@@ -103,10 +103,6 @@ impl Grant {
         self.owner
     }
 
-    pub(in crate::lock) fn first_hold(&self) -> HoldId {
-        self.first_hold
-    }
-
     pub(in crate::lock) fn token(&self) -> FencingToken {
         FencingToken::of(self.token.load(Ordering::Acquire))
     }
@@ -115,14 +111,6 @@ impl Grant {
     #[inline]
     pub(in crate::lock) fn now(&self) -> Moment {
         self.clock.now()
-    }
-
-    pub(in crate::lock) fn granted_at(&self) -> Moment {
-        self.granted_at
-    }
-
-    pub(in crate::lock) fn span(&self) -> RequestSpan {
-        self.span
     }
 
     /// Returns the weakest mode that the lock may have. During a downgrade, it may be shared already.
@@ -143,21 +131,12 @@ impl Grant {
         self.token.store(token.get(), Ordering::Release);
     }
 
-    /// Returns how long the acquire of the first hold waited.
-    pub(in crate::lock) fn waited(&self) -> Duration {
-        self.waited.get()
-    }
-
     /// Returns how a hold was granted.
     pub(in crate::lock) fn via_of(&self, hold: HoldId) -> Via {
         match hold == self.first_hold {
             true => self.via,
             false => Via::Reentrant,
         }
-    }
-
-    pub(in crate::lock) fn name(&self) -> Name {
-        self.name
     }
 
     /// Returns the end of the lease, or the limit if that is earlier.

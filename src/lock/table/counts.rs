@@ -122,7 +122,7 @@ impl Counting {
         // Mostly the first waiter waits longest, and a queue can be long.
         let waited = lane.claims().next().map(|claim| now.since(claim.since));
         counts.oldest_wait = counts.oldest_wait.max(waited);
-        let held = lane.holders().map(|grant| grant.granted_at()).min();
+        let held = lane.holders().map(|grant| grant.granted_at).min();
         let held = held.map(|since| now.since(since));
         counts.oldest_hold = counts.oldest_hold.max(held);
     }

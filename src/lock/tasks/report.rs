@@ -36,8 +36,8 @@ impl Engine {
     /// Reports a hold of one key.
     #[inline]
     pub(in crate::lock) fn granted(&self, grant: &Grant, hold: HoldId) {
-        self.tally.granted(grant.name(), grant.via_of(hold));
-        if hold == grant.first_hold() {
+        self.tally.granted(grant.name, grant.via_of(hold));
+        if hold == grant.first_hold {
             observe::granted(|| self.info(grant));
         }
     }
@@ -45,19 +45,19 @@ impl Engine {
     /// Reports the release of the last hold of a grant.
     #[inline]
     pub(in crate::lock) fn released(&self, grant: &Grant, now: Moment) {
-        let held = now.since(grant.granted_at());
-        self.tally.ended(grant.name(), held);
-        observe::released(|| self.tally.text(grant.name()), held);
+        let held = now.since(grant.granted_at);
+        self.tally.ended(grant.name, held);
+        observe::released(|| self.tally.text(grant.name), held);
     }
 
     /// Reports the loss of a grant that was held.
     #[cold]
     pub(in crate::lock) fn lost(&self, grant: &Grant) {
         let now = self.now();
-        let held = now.since(grant.granted_at());
-        self.tally.ended(grant.name(), held);
+        let held = now.since(grant.granted_at);
+        self.tally.ended(grant.name, held);
         if let Some(reason) = grant.lost_reason(now) {
-            self.tally.lost(grant.name(), reason);
+            self.tally.lost(grant.name, reason);
             observe::lost(&Loss {
                 grant: self.info(grant),
                 reason,
@@ -69,12 +69,12 @@ impl Engine {
 
     fn info(&self, grant: &Grant) -> GrantInfo<'_> {
         GrantInfo {
-            layer: self.tally.text(grant.name()),
+            layer: self.tally.text(grant.name),
             mode: grant.mode(),
-            via: grant.via_of(grant.first_hold()),
+            via: grant.via_of(grant.first_hold),
             token: grant.token().get(),
-            waited: grant.waited(),
-            span: grant.span(),
+            waited: grant.waited.get(),
+            span: grant.span,
         }
     }
 

@@ -43,8 +43,8 @@ impl Summary {
         let grants = lane.holders().map(|grant| Holds {
             mode: lane.mode(),
             owners: 1,
-            since: now.since(grant.granted_at()),
-            name: grant.name(),
+            since: now.since(grant.granted_at),
+            name: grant.name,
             left: grant.valid_until().since(now),
             holds: grant.holds(),
             token: Some(grant.token()),

@@ -96,7 +96,7 @@ impl HeldLease {
     }
 
     fn make_group(&mut self) -> &mut Group {
-        let granted_at = self.first.grant.granted_at();
+        let granted_at = self.first.grant.granted_at;
         (self.group).get_or_insert_with(|| Box::new(Group::new(granted_at)))
     }
 

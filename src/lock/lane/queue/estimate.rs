@@ -59,7 +59,7 @@ impl Pace {
 impl Lane {
     /// Starts to observe the pace of an empty queue, which the caller adds a waiter to.
     pub(in crate::lock::lane) fn begin_queue(&mut self, now: Moment) {
-        let since = (self.held_lease()).map_or(now, |held_lease| held_lease.grant().granted_at());
+        let since = (self.held_lease()).map_or(now, |held_lease| held_lease.grant().granted_at);
         self.queue.pace_mut().last = Some(since);
     }
 
@@ -89,7 +89,7 @@ impl Lane {
         let pace = self.queue.pace();
         let (held_since, lease) = match &self.phase {
             Phase::Held(held_lease) => (
-                held_lease.grant().granted_at(),
+                held_lease.grant().granted_at,
                 held_lease.valid_until().since(now),
             ),
             Phase::Contending(Contending {

@@ -17,7 +17,7 @@ fn grant_describes_acquire_of_first_hold() {
         ..claim(2, RENEWED)
     };
     let grant = grant(&claim, Via::HandOff, now);
-    assert_eq!((grant.waited(), grant.name()), (SECOND, Name::OTHER));
+    assert_eq!((grant.waited.get(), grant.name), (SECOND, Name::OTHER));
     assert_eq!(grant.via_of(2), Via::HandOff);
     assert_eq!(grant.via_of(3), Via::Reentrant);
 }
