@@ -2,9 +2,9 @@
 
 pub(super) mod downgrading;
 mod end;
+mod group;
 pub(super) mod held;
 pub(super) mod held_lease;
-pub(super) mod readers;
 pub(super) mod renewing;
 pub(super) mod returning;
 

@@ -2,7 +2,6 @@
 
 pub(super) mod entering;
 pub(super) mod estimate;
-pub(super) mod group;
 pub(in crate::lock) mod seats;
 pub(in crate::lock) mod waiter;
 pub(super) mod waiters;

@@ -4,11 +4,11 @@ use std::ops::BitOr;
 use std::sync::Arc;
 
 use super::end::End;
+use super::group::{ASK_AGAIN, Group};
 use super::{MAX_HOLD_COUNT, OwnerHolds};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Loss, Wakeup};
-use crate::lock::lane::queue::group::{ASK_AGAIN, Group};
 use crate::lock::lease::Lease;
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
@@ -77,7 +77,7 @@ impl HeldLease {
         if self.first.grant.owner() == owner {
             return Some(&mut self.first);
         }
-        self.group.as_mut()?.readers.get_mut(owner)
+        self.group.as_mut()?.reader(owner)
     }
 
     /// Returns the holds of this grant.
@@ -91,7 +91,7 @@ impl HeldLease {
 
     #[cold]
     fn find_reader(&mut self, grant: &Arc<Grant>) -> Option<&mut OwnerHolds> {
-        let holding = self.group.as_mut()?.readers.get_mut(grant.owner());
+        let holding = self.group.as_mut()?.reader(grant.owner());
         holding.filter(|holding| Arc::ptr_eq(&holding.grant, grant))
     }
 
@@ -237,7 +237,7 @@ impl HeldLease {
         let group = self.make_group();
         group.is_mixed |= !is_uniform;
         group.expect_end(holding.own_end());
-        group.readers.insert(holding);
+        group.add(holding);
         let asks = group.asks(now);
         if !is_uniform {
             self.follow_holds(uniform, now);
@@ -267,8 +267,8 @@ impl HeldLease {
         let Some(group) = &mut self.group else {
             return false;
         };
-        if group.readers.remove(owner).is_none() {
-            let Some(next) = group.readers.pop() else {
+        if group.remove(owner).is_none() {
+            let Some(next) = group.pop() else {
                 unreachable!("BUG: a reader was just found");
             };
             self.first = next;

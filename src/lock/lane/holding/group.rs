@@ -2,27 +2,31 @@
 
 use std::time::Duration;
 
+use hashbrown::HashTable;
+
+use super::OwnerHolds;
+use crate::Owner;
 use crate::lock::clock::Moment;
-use crate::lock::lane::holding::readers::Readers;
 
 /// The age of the last reply at which an owner that joins a shared lease makes a renewal due. The reply shows whether
 /// an exclusive acquire of another process waits.
 const ASK_AFTER: Duration = Duration::from_millis(50);
 
 /// The time between two renewals while an exclusive acquire of another process keeps owners of this one from joining.
-pub(in crate::lock::lane) const ASK_AGAIN: Duration = Duration::from_millis(250);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// The time after which owners no longer join a lease without a reply.
 const JOIN_WITHOUT_REPLY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub(in crate::lock::lane) struct Group {
-    /// The owners besides the first one, which share the lease.
-    pub(in crate::lock::lane) readers: Readers,
+pub(super) struct Group {
+    /// The owners besides the first one, which share the lease. By owner, which each grant contains: a map would store it
+    /// twice, and thousands of owners can share a lease.
+    pub(super) readers: HashTable<OwnerHolds>,
     /// A time at or before which the first of these ends, without its release or the end of the lease.
-    pub(in crate::lock::lane) readers_end: Option<Moment>,
+    pub(super) readers_end: Option<Moment>,
     /// Whether the owners may have asked for different terms.
-    pub(in crate::lock::lane) is_mixed: bool,
+    pub(super) is_mixed: bool,
     joining: Joining,
 }
 
@@ -39,17 +43,37 @@ enum Joining {
 
 impl Group {
     /// Creates the group of a lease that was granted then.
-    pub(in crate::lock::lane) fn new(granted_at: Moment) -> Self {
+    pub(super) fn new(granted_at: Moment) -> Self {
         Self {
-            readers: Readers::default(),
+            readers: HashTable::new(),
             readers_end: None,
             is_mixed: false,
             joining: Joining::Open(granted_at),
         }
     }
 
+    pub(super) fn reader(&mut self, owner: Owner) -> Option<&mut OwnerHolds> {
+        (self.readers).find_mut(hash(owner), |it| it.grant.owner() == owner)
+    }
+
+    pub(super) fn add(&mut self, reader: OwnerHolds) {
+        let hash_of = |it: &OwnerHolds| hash(it.grant.owner());
+        (self.readers).insert_unique(hash_of(&reader), reader, hash_of);
+    }
+
+    pub(super) fn remove(&mut self, owner: Owner) -> Option<OwnerHolds> {
+        let found = (self.readers).find_entry(hash(owner), |it| it.grant.owner() == owner);
+        Some(found.ok()?.remove().0)
+    }
+
+    /// Removes any of the readers.
+    pub(super) fn pop(&mut self) -> Option<OwnerHolds> {
+        let owner = self.readers.iter().next()?.grant.owner();
+        self.remove(owner)
+    }
+
     /// Returns `true` if an owner may join at `now`.
-    pub(in crate::lock::lane) fn is_open(&self, now: Moment) -> bool {
+    pub(super) fn is_open(&self, now: Moment) -> bool {
         match self.joining {
             Joining::Open(_) => true,
             Joining::Asking(since) => now < since + JOIN_WITHOUT_REPLY,
@@ -58,12 +82,12 @@ impl Group {
     }
 
     /// Returns `true` if the reply to a renewal decides whether owners may join.
-    pub(in crate::lock::lane) fn awaits_reply(&self) -> bool {
+    pub(super) fn awaits_reply(&self) -> bool {
         matches!(self.joining, Joining::Asking(_) | Joining::Closed)
     }
 
     /// Records that an owner joins the lease. Returns `true` if a renewal is due.
-    pub(in crate::lock::lane) fn asks(&mut self, now: Moment) -> bool {
+    pub(super) fn asks(&mut self, now: Moment) -> bool {
         let asks = matches!(self.joining, Joining::Open(replied) if now >= replied + ASK_AFTER);
         if asks {
             self.joining = Joining::Asking(now);
@@ -72,7 +96,7 @@ impl Group {
     }
 
     /// Applies the reply to a renewal that was sent at `sent_at`.
-    pub(in crate::lock::lane) fn replied(&mut self, sent_at: Moment, wanted: bool) {
+    pub(super) fn replied(&mut self, sent_at: Moment, wanted: bool) {
         self.joining = if wanted {
             Joining::Closed
         } else {
@@ -81,7 +105,13 @@ impl Group {
     }
 
     /// Records when a reader ends, without its release or the end of the lease.
-    pub(in crate::lock::lane) fn expect_end(&mut self, at: Moment) {
+    pub(super) fn expect_end(&mut self, at: Moment) {
         self.readers_end = Some(self.readers_end.map_or(at, |end| end.min(at)));
     }
+}
+
+/// The numbers of owners are consecutive. The multiplication distributes them over all bits, of which the table uses the
+/// high and the low ones.
+fn hash(owner: Owner) -> u64 {
+    owner.number().wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
