@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -74,12 +73,8 @@ impl TraceKeys {
                 let inner = inner.chain_update(key.as_str()).finalize();
                 let outer = Sha256::new().chain_update(pads.outer);
                 let hash = outer.chain_update(inner).finalize();
-                let mut digits = String::with_capacity(2 * WRITTEN);
-                for byte in &hash[..WRITTEN] {
-                    // A string accepts every write.
-                    let _infallible = write!(digits, "{byte:02x}");
-                }
-                digits.into()
+                let written = hash[..WRITTEN].iter().map(|byte| format!("{byte:02x}"));
+                written.collect::<String>().into()
             }
         }
     }
