@@ -318,7 +318,7 @@ impl Deref for LockGuard {
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.held.fmt_as("LockGuard", f)
+        f.debug_tuple("LockGuard").field(&self.held).finish()
     }
 }
 

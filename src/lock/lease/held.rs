@@ -199,20 +199,16 @@ impl Held {
     pub(crate) fn loss(&self) -> Lost {
         Lost::new(self.grants.clone())
     }
+}
 
-    pub(in crate::lock) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct(name)
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
             .field("keys", &self.keys().collect::<Vec<_>>())
             .field("owner", &self.owner())
             .field("fencing_token", &self.fencing_token())
             .field("hold_count", &self.hold_count())
             .field("is_held", &self.is_held())
             .finish()
-    }
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_as("Held", f)
     }
 }
