@@ -165,10 +165,6 @@ impl LockGuard {
         ))
     }
 
-    pub(in crate::lock) fn held_at(&self, now: Moment) -> bool {
-        self.held.grants.are_held(now)
-    }
-
     /// Sets how long the acquire waited.
     pub(in crate::lock) fn set_wait(&mut self, waited: Duration) {
         self.held.waited = Span::new(waited);

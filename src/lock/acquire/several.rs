@@ -81,7 +81,7 @@ impl Several {
     pub(super) fn into_guard(self, now: Moment) -> Result<LockGuard, Error> {
         let (engine, claim) = (&self.engine, &self.claim);
         // A fixed lease may have expired during the wait for another key.
-        let all_held = self.holds.iter().all(|hold| hold.held_at(now));
+        let all_held = self.holds.iter().all(|hold| hold.grants.are_held(now));
         let guard = all_held.then(|| LockGuard::many(engine, self.holds, claim, now));
         guard.flatten().ok_or_else(|| {
             // The holds of an acquire that is not polled in time end at its deadline, maybe since `now`.

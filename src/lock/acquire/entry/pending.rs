@@ -117,13 +117,6 @@ impl PendingAcquire {
         })
     }
 
-    /// Leaves the queue at the end of the wait, because the watchdog may not run. Returns the error, or `None` if the
-    /// acquire was granted or rejected concurrently: the result wakes this future.
-    fn leave_late(&self, now: Moment) -> Option<Error> {
-        let error = (self.engine).event(&self.key, |lane, _| lane.why_not(now));
-        self.leave(now).then_some(error)
-    }
-
     /// Returns the result of the acquire, or `None` if it waits again after a grant that came too late.
     fn picked_up(&mut self, given: Given, now: Moment) -> Option<Result<Arc<Grant>, Error>> {
         let (engine, key, claim) = (&self.engine, &self.key, &self.waiter.claim);
@@ -164,11 +157,14 @@ impl Future for PendingAcquire {
                     };
                     ready!(timer.as_mut().poll(cx));
                     this.timer = None;
+                    // The watchdog may not run.
                     let now = this.engine.now();
-                    match this.leave_late(now) {
-                        Some(error) => (Err(error), now),
-                        None => return Poll::Pending,
+                    let error = (this.engine).event(&this.key, |lane, _| lane.why_not(now));
+                    if !this.leave(now) {
+                        // The concurrent grant or rejection wakes this future.
+                        return Poll::Pending;
                     }
+                    (Err(error), now)
                 }
             };
             this.is_over = true;
