@@ -147,9 +147,7 @@ impl Lane {
             return self.stop_contending(now);
         }
         let seen = std::mem::replace(&mut self.contending().seen, LastReply::Nothing);
-        if self.queue.is_attempting()
-            && let Some(waiter) = self.queue.pop_first()
-        {
+        if let Some(waiter) = self.queue.attempting.take() {
             self.begin_to_wait(waiter, now);
         }
         self.contend(seen, ReleasedTo::Nobody, now, effects);
