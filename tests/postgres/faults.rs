@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use tower_lock::backend::{Backend, BackendErrorKind, Released, Renewal, Renewed};
-use tower_lock::{LockKey, PostgresBackend};
+use tower_lock::{LockKey, LockManager, PostgresBackend};
 use uuid::Uuid;
 
 use super::support::postgres_server::PostgresServer;
 use super::{LONG, acquire, backend, impatient_backend, is_busy, lease, release, try_acquire};
+
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn signal(signal: &str, pid: i32) {
     let status = Command::new("kill")
@@ -197,4 +199,29 @@ async fn ended_attempt_returns_after_its_deadline() {
     assert!(attempt.unwrap_err().may_have_taken_effect());
     assert!(ended < Duration::from_secs(1), "{ended:?}");
     assert!(begun.elapsed() >= Duration::from_secs(1));
+}
+
+/// Renewals do not wait for the standby, and no session may do so for longer than its command.
+#[tokio::test(flavor = "multi_thread")]
+async fn absent_standby_costs_no_session_and_no_lock() {
+    let server = PostgresServer::start(&[]).await;
+    let locks = LockManager::builder(impatient_backend(&server).await)
+        .watchdog_timeout(3 * TIMEOUT)
+        .build()
+        .unwrap();
+    let held = locks.acquire("held").await.unwrap();
+    let client = server.client().await;
+    let absent = "ALTER SYSTEM SET synchronous_standby_names = 'absent'";
+    for statement in [absent, "SELECT pg_reload_conf()"] {
+        client.batch_execute(statement).await.unwrap();
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < 12 * TIMEOUT {
+        let acquire = locks.acquire(Uuid::new_v4().to_string()).wait(2 * TIMEOUT);
+        drop(acquire.await);
+        let sessions = server.sessions("tower_lock").await;
+        assert!(sessions.len() <= 4, "{sessions:?}");
+        assert!(held.is_held());
+    }
+    held.release().await.unwrap();
 }

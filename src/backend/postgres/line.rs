@@ -19,7 +19,7 @@ use crate::backend::BackendError;
 use crate::backend::outage::Outage;
 use crate::backend::recovery::Recovery;
 use crate::observe::Part;
-use crate::task::timeout_at;
+use crate::task::{Background, timeout_at};
 
 /// How long a failed dial rejects further commands.
 const BACKOFF: Duration = Duration::from_millis(50);
@@ -73,6 +73,7 @@ impl Deref for Turn {
 
 pub(super) struct Session {
     client: Connected,
+    source: Source,
     outage: Arc<Outage>,
     /// The server's clock in seconds, and when it was received.
     clock: Mutex<(f64, Instant)>,
@@ -165,6 +166,7 @@ impl Line {
         let client = self.source.open().await?;
         let session = Session {
             client,
+            source: self.source.clone(),
             outage: Arc::clone(&self.outage),
             clock: Mutex::new((0.0, Instant::now())),
             is_broken: AtomicBool::default(),
@@ -283,7 +285,7 @@ impl Session {
                 Err(error)
             }
             Err(_) => {
-                self.retire();
+                self.cancel();
                 let error = BackendError::unknown(Cause::NoReply);
                 self.outage.begin(&error);
                 Err(error)
@@ -321,9 +323,18 @@ impl Session {
         self.is_spread.store(true, Ordering::Relaxed);
     }
 
-    /// Makes the next command open another connection.
-    fn retire(&self) {
-        self.is_broken.store(true, Ordering::Relaxed);
+    /// Makes the next command open another connection. Returns `false` if it does already.
+    fn retire(&self) -> bool {
+        !self.is_broken.swap(true, Ordering::Relaxed)
+    }
+
+    /// Retires the session, and cancels its command. A commit that waits for an absent standby would otherwise keep the session
+    /// and the mutex of its key, whose releases would hold up the renewals on their connection.
+    fn cancel(&self) {
+        if self.retire() {
+            let (source, token) = (self.source.clone(), self.client.cancel_token());
+            Background.spawn(async move { source.cancel(token).await });
+        }
     }
 
     /// Records the server's clock in seconds, which has just been received.

@@ -15,7 +15,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
-use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Error, NoTls};
 
 use super::error::{Cause, of_connect};
 use crate::ConfigError;
@@ -323,6 +323,17 @@ impl Source {
             }
         })
         .await
+    }
+
+    /// Cancels the command of a connection, if the server can be reached. One of a pool that uses TLS only cannot be cancelled.
+    pub(super) async fn cancel(&self, token: CancelToken) {
+        #[cfg(feature = "postgres-tls")]
+        if let Self::Url(server) = self
+            && let Some(tls) = &server.tls
+        {
+            return drop(timeout(CONNECT_TIMEOUT, token.cancel_query(tls.clone())).await);
+        }
+        drop(timeout(CONNECT_TIMEOUT, token.cancel_query(NoTls)).await);
     }
 }
 
