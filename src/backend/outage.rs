@@ -130,7 +130,14 @@ impl Outage {
         let _unused_without_the_feature = (self.begins, &self.address);
     }
 
+    /// Returns `true` during an outage.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn lasts(&self) -> bool {
+        self.reported.load(Ordering::Relaxed)
+    }
+
     /// Returns `true` during an outage that ends when the server is reached, and not when a key succeeds.
+    #[cfg(feature = "redis")]
     pub(crate) fn ends_when_reached(&self) -> bool {
         self.reported.load(Ordering::Relaxed) && self.state.lock().failing.last.is_none()
     }

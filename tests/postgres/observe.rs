@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tower_lock::{LockManager, PostgresBackend};
 
 use super::support::engine::{MS, eventually};
@@ -58,6 +58,49 @@ fn outage_is_shown_and_ends_without_requests() {
             assert_eq!(incidents.get(), 1);
             server.crash().await;
             eventually("the end is shown", || up() == [1.0; 3]).await;
+        });
+    });
+}
+
+/// A commit waits for it, and each attempt opens another connection.
+#[test]
+fn absent_standby_is_one_incident() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        current_thread().block_on(async {
+            let server = PostgresServer::start(&[]).await;
+            let locks = LockManager::connect(&server.url()).await.unwrap();
+            let incidents = Cell::new(0);
+            let up = || {
+                locks.flush_metrics();
+                let seen = recorder.read();
+                let begun = series("backend_incidents_total", &address(&server), "commands");
+                incidents.set(incidents.get() + seen.count(&begun));
+                seen.gauge(&series("backend_up", &address(&server), "commands"))
+            };
+            let set_standby = async |name: &str| {
+                let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+                server.run(&set).await;
+                server.run("SELECT pg_reload_conf()").await;
+            };
+            let is_granted = async || locks.acquire("k").wait(1500 * MS).await.is_ok();
+            let begun = Instant::now();
+            set_standby("absent").await;
+            // The server reads the setting shortly after.
+            while is_granted().await {
+                assert!(begun.elapsed() < LONG);
+            }
+            for _ in 0..3 {
+                assert!(!is_granted().await);
+                assert_eq!(up(), 0.0);
+            }
+            set_standby("").await;
+            while up() == 0.0 {
+                assert!(begun.elapsed() < LONG);
+                is_granted().await;
+                sleep(100 * MS).await;
+            }
+            assert_eq!(incidents.get(), 1);
         });
     });
 }
@@ -147,7 +190,7 @@ async fn dashboard_shows_server_and_holders() {
         found["queued"] == 1
     };
     while !is_queued().await {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
     for name in PARTS {
         let frame = frame(&mut stream, |_| true).await;
@@ -189,7 +232,7 @@ fn transfer_is_counted() {
             let guard = holder.acquire("k").await.unwrap();
             let waiting = tokio::spawn(other.acquire("k").wait(LONG).into_future());
             while holder.inspect("k").await.unwrap().unwrap().queued == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                sleep(Duration::from_millis(10)).await;
             }
             guard.release().await.unwrap();
             drop(waiting.await.unwrap().unwrap());

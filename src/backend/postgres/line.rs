@@ -39,7 +39,7 @@ pub(super) struct Line {
     pub(super) source: Source,
     pub(super) response_timeout: Duration,
     pub(super) recovery: Arc<Recovery>,
-    /// Begins without a connection or a reply, and ends with the next reply.
+    /// Begins without a connection or a reply. Ends with a reply, some time after the last command without one.
     pub(super) outage: Arc<Outage>,
     /// Locked during a dial. After the connect, only tasks on the thread of the crate lock it, so no caller holds it up.
     state: tokio::sync::Mutex<LineState>,
@@ -272,7 +272,7 @@ impl Session {
     ) -> Result<T, BackendError> {
         match timeout_at(deadline, reply).await {
             Ok(Ok(reply)) => {
-                self.outage.end();
+                self.outage.end_for_any();
                 Ok(reply)
             }
             Ok(Err(error)) => {
@@ -287,7 +287,8 @@ impl Session {
             Err(_) => {
                 self.cancel();
                 let error = BackendError::unknown(Cause::NoReply);
-                self.outage.begin(&error);
+                // Others may have their reply, as before and after each commit that waits for an absent standby.
+                self.outage.begin_for_some(&error);
                 Err(error)
             }
         }

@@ -291,7 +291,7 @@ impl Task {
         let mut resting = lock(&resting);
         if !lock(&self.watchers).is_empty()
             || self.line.recovery.is_awaited()
-            || self.line.outage.ends_when_reached()
+            || self.line.outage.lasts()
         {
             return Some(self);
         }
@@ -391,7 +391,7 @@ impl Task {
 
     /// Refreshes the rows of the waiters. Without a connection that ends with the server, they may be lost.
     fn refresh(&mut self) {
-        if self.line.outage.ends_when_reached() {
+        if self.line.outage.lasts() {
             self.check_commands();
         }
         if self.server.is_none() {
