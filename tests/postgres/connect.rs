@@ -4,9 +4,10 @@ use std::error::Error;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower_lock::{ConnectError, LockManager, PostgresBackend};
 
+use super::LONG;
 use super::support::postgres_server::PostgresServer;
 use super::support::process::free_port;
 
@@ -93,6 +94,23 @@ async fn full_server_is_unreachable() {
         "{error:?}"
     );
     assert!(text(&error).contains("53300"), "{error:?}");
+}
+
+/// Another session keeps a table, as `VACUUM FULL` does, or the server hangs.
+#[tokio::test]
+async fn connect_ends_without_reply() {
+    let server = PostgresServer::start(&[]).await;
+    server.run(PostgresBackend::MIGRATION).await;
+    let client = server.client().await;
+    let lock = "BEGIN; LOCK TABLE tower_lock.version IN ACCESS EXCLUSIVE MODE";
+    client.batch_execute(lock).await.unwrap();
+    let url = server.url();
+    let connect = timeout(LONG, LockManager::connect(&url));
+    let error = connect.await.expect("it ends").unwrap_err();
+    assert!(
+        matches!(error, ConnectError::Unreachable { .. }),
+        "{error:?}"
+    );
 }
 
 /// Returns the URL of the first of several servers that accepts writes.

@@ -13,7 +13,7 @@ use super::PostgresBackend;
 use super::backend::Inner;
 use super::batch::Batch;
 use super::commands::{Acquires, Releases};
-use super::error::{Cause, lacks_schema, of_command};
+use super::error::{Cause, lacks_schema};
 use super::line::{Line, Session};
 use super::listener::Listener;
 use super::schema::{MIGRATION, VERSION};
@@ -40,6 +40,8 @@ const END: &str = "SELECT tower_lock.release_one_2($1, 'waits2', true), outcome,
     FROM tower_lock.release_2(ARRAY[$1, $1], ARRAY[$2, $2], '{false, true}')";
 
 const TRIAL: Duration = Duration::from_secs(10);
+/// The time for a migration, which waits for that of another process first.
+const MIGRATES: Duration = Duration::from_secs(60);
 
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -140,8 +142,8 @@ impl PostgresBackendBuilder {
     /// # Errors
     ///
     /// - [`ConnectError::Config`]: the URL is invalid, or a setting is out of its bounds.
-    /// - [`ConnectError::Unreachable`]: no connection opened within the connect timeout, or no reply
-    ///   arrived within the [response timeout](Self::response_timeout).
+    /// - [`ConnectError::Unreachable`]: no connection opened within the connect timeout, or no reply arrived within the
+    ///   [response timeout](Self::response_timeout) to the first statement, 10 s to others, and 1 min to a migration.
     /// - [`ConnectError::Refused`]: the password is wrong, a right or the schema is missing, or a certificate is not
     ///   trusted.
     ///
@@ -215,25 +217,26 @@ impl PostgresBackendBuilder {
 /// lock: a session that compiles them in the mutex of a key would delay others.
 async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
     let session = inner.line.session().await?;
-    let product = session.try_query(PRODUCT).await.map_err(of_command)?;
+    // No lock depends on the connect, so a busy server has more time for it than for a command.
+    let deadline = Instant::now() + TRIAL;
+    let product = session.query(PRODUCT, &[], deadline).await?;
     let product = product.first().and_then(|row| row.try_get(0).ok());
     if let Some(name) = product.and_then(unsupported) {
         let kind = BackendErrorKind::Misconfigured;
         return Err(BackendError::refused(kind, Cause::Unsupported(name)));
     }
-    let version = match session.try_query(READ_VERSION).await {
+    let version = match session.query(READ_VERSION, &[], deadline).await {
         Ok(rows) => rows.first().and_then(|row| row.try_get(0).ok()),
         Err(error) if lacks_schema(&error) => None,
-        Err(error) => return Err(of_command(error)),
+        Err(error) => return Err(error),
     };
     if version.is_none_or(|version: i32| version < VERSION) {
         if !migrates {
             let kind = BackendErrorKind::Misconfigured;
             return Err(BackendError::refused(kind, Cause::NoSchema));
         }
-        migrate(&session).await.map_err(of_command)?;
+        migrate(&session, Instant::now() + MIGRATES).await?;
     }
-    // No lock depends on the trial, so a busy server has more time for it than for a command.
     let deadline = Instant::now() + TRIAL;
     let (key, lease) = (format!("tower-lock:{}", Uuid::new_v4()), "trial");
     let grants = inner.acquires.command.line.session().await?;
@@ -272,17 +275,17 @@ fn unsupported(version: &str) -> Option<&'static str> {
 
 /// Creates the schema, unless another process has done so since the caller looked. A repeat would make all sessions
 /// compile the functions again.
-async fn migrate(session: &Session) -> Result<(), tokio_postgres::Error> {
-    session.run(LOCK).await?;
-    let exists = session.try_query(EXISTS).await?;
+async fn migrate(session: &Session, deadline: Instant) -> Result<(), BackendError> {
+    session.run(LOCK, deadline).await?;
+    let exists = session.query(EXISTS, &[], deadline).await?;
     if exists.first().is_some_and(|row| row.get(0)) {
-        let rows = session.try_query(READ_VERSION).await?;
+        let rows = session.query(READ_VERSION, &[], deadline).await?;
         let version = rows.first().and_then(|row| row.try_get(0).ok());
         if version.is_some_and(|version: i32| version >= VERSION) {
-            return session.run("COMMIT").await;
+            return session.run("COMMIT", deadline).await;
         }
     }
-    session.run(MIGRATION).await
+    session.run(MIGRATION, deadline).await
 }
 
 impl fmt::Debug for PostgresBackendBuilder {

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use tokio_postgres::error::{DbError, Error, Severity, SqlState};
+use tokio_postgres::error::{DbError, Error, Severity};
 
 use super::schema::MIGRATION;
 use crate::backend::{BackendError, BackendErrorKind};
@@ -88,13 +88,8 @@ pub(super) fn of_connect(error: Error) -> BackendError {
 }
 
 /// Returns `true` if the schema of locks, or a part of it, does not exist.
-pub(super) fn lacks_schema(error: &Error) -> bool {
-    let missing = [
-        SqlState::INVALID_SCHEMA_NAME,
-        SqlState::UNDEFINED_TABLE,
-        SqlState::UNDEFINED_FUNCTION,
-    ];
-    error.code().is_some_and(|code| missing.contains(code))
+pub(super) fn lacks_schema(error: &BackendError) -> bool {
+    ["3F000", "42P01", "42883"].contains(&code(error).unwrap_or_default())
 }
 
 /// Returns `true` for an attempt whose deadline the server's clock has passed.

@@ -232,11 +232,7 @@ impl Session {
         // proxy has prepared the same statement.
         let prepare = async {
             if is_first {
-                let prepare = single.prepare();
-                drop(
-                    self.reply(self.client.batch_execute(&prepare), deadline)
-                        .await,
-                );
+                drop(self.run(&single.prepare(), deadline).await);
             }
         };
         let execute = self.simple_query(single.execute(arguments), deadline);
@@ -310,13 +306,9 @@ impl Session {
     }
 
     /// Sends a script of statements.
-    pub(super) async fn run(&self, script: &str) -> Result<(), Error> {
-        self.client.batch_execute(script).await
-    }
-
-    /// Sends a statement whose error its caller examines.
-    pub(super) async fn try_query(&self, statement: &str) -> Result<Vec<Row>, Error> {
-        self.client.query_typed(statement, &[]).await
+    pub(super) async fn run(&self, script: &str, deadline: Instant) -> Result<(), BackendError> {
+        self.reply(self.client.batch_execute(script), deadline)
+            .await
     }
 
     /// Records that a proxy sends statements to several sessions.
