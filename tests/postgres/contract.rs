@@ -11,7 +11,7 @@ use tower_lock::{LockKey, PostgresBackend};
 use uuid::Uuid;
 
 use super::support::postgres_server::PostgresServer;
-use super::{LONG, acquire, backend, is_busy, lease, release};
+use super::{LONG, acquire, backend, is_busy, lease, release, try_acquire};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_backends_pass_conformance() {
@@ -118,4 +118,34 @@ async fn busy_attempt_writes_no_wal() {
     // A grant is written.
     acquire(&backend, &LockKey::new("free"), lease(), LONG).await;
     assert_ne!(position().await, before);
+}
+
+/// A database of another encoding than UTF-8 has some keys only.
+#[tokio::test]
+async fn key_outside_of_encoding_fails_alone() {
+    let server = PostgresServer::start(&[]).await;
+    let create = "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1'";
+    server.run(create).await;
+    let builder = PostgresBackend::builder(server.url_in("latin"));
+    let backend = builder.response_timeout(LONG / 10).connect().await.unwrap();
+    for _ in 0..5 {
+        let names = (0..20).map(|n| {
+            if n == 10 {
+                "鍵".into()
+            } else {
+                format!("clé {n}")
+            }
+        });
+        let keys: Vec<_> = names.map(LockKey::new).collect();
+        let holder = lease();
+        let attempts = keys
+            .iter()
+            .map(|key| try_acquire(&backend, key, holder, LONG));
+        for (n, outcome) in join_all(attempts).await.iter().enumerate() {
+            assert_eq!(outcome.is_ok(), n != 10, "{n}: {outcome:?}");
+        }
+        for (_, key) in keys.iter().enumerate().filter(|(n, _)| *n != 10) {
+            assert_eq!(release(&backend, key, holder).await, Released::Released);
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-use super::error::Cause;
+use super::error::{Cause, is_of_value};
 use crate::LockKey;
 use crate::backend::BackendError;
 use crate::task::Background;
@@ -147,6 +147,9 @@ async fn send<C: Command>(
 ) -> Vec<Result<C::Outcome, BackendError>> {
     let outcomes = match command.send(items).await {
         Ok(outcomes) => outcomes,
+        Err(error) if items.len() > 1 && is_of_value(&error) => {
+            items.iter().map(|_| None).collect()
+        }
         Err(error) => return items.iter().map(|_| Err(error.clone())).collect(),
     };
     // Few wait alone, and a future of each would be large.

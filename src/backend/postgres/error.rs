@@ -113,10 +113,17 @@ pub(super) fn is_read_only(error: &BackendError) -> bool {
     has_code(error, "25006") || is_stale(error)
 }
 
-/// Returns `true` if the server rejected a command, and not because of another session or of its time.
+/// Returns `true` for a value that the server rejects, as a key with characters outside of the encoding of the database.
+pub(super) fn is_of_value(error: &BackendError) -> bool {
+    code(error).is_some_and(|code| code.starts_with("22"))
+}
+
+/// Returns `true` if the server rejected a command, and not because of another session, of its time or of a key.
 pub(super) fn is_rejection(error: &BackendError) -> bool {
     let is_passing = |code: &str| code == LATE || PASSING.contains(&code);
-    !error.may_have_taken_effect() && code(error).is_some_and(|code| !is_passing(code))
+    !error.may_have_taken_effect()
+        && !is_of_value(error)
+        && code(error).is_some_and(|code| !is_passing(code))
 }
 
 fn has_code(error: &BackendError, expected: &str) -> bool {
