@@ -75,6 +75,23 @@ async fn invalid_settings_are_reported() {
     }
 }
 
+#[tokio::test]
+async fn url_error_shows_remedy_and_no_secret() {
+    for (url, remedy) in [
+        ("postgres://app:p@secret@localhost/shop", "%40"),
+        (
+            "postgres://app:secret@localhost?sslmode=verify-full",
+            "sslmode",
+        ),
+        ("postgres://app:secret@localhost?secret=1", "parameter"),
+    ] {
+        let error = LockManager::connect(url).await.unwrap_err();
+        let text = text(&error);
+        assert!(matches!(error, ConnectError::Config(_)), "{text}");
+        assert!(text.contains(remedy) && !text.contains("secret"), "{text}");
+    }
+}
+
 /// 53300 of the server.
 #[tokio::test]
 async fn full_server_is_unreachable() {

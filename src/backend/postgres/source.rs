@@ -1,5 +1,6 @@
 //! Opens connections, from a URL or a pool of the program.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -73,9 +74,20 @@ impl Server {
     pub(super) fn parse(field: &'static str, url: &str) -> Result<Self, ConfigError> {
         let invalid = |problem: &str| ConfigError::new(field, problem);
         let config: Result<Config, _> = url.parse();
-        let mut config = config.map_err(|_| invalid("not a URL of PostgreSQL"))?;
+        let mut config = config.map_err(|error| {
+            let cause = error.source().map(ToString::to_string);
+            // Other causes can contain a part of the URL.
+            let of_value = cause.filter(|it| it.starts_with("invalid value for option"));
+            let or = "not a URL of PostgreSQL, or one with an unknown parameter";
+            invalid(of_value.as_deref().unwrap_or(or))
+        })?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(invalid("no host"));
+        }
+        // The host would be shown with the end of a password.
+        let has_at = |it: &Host| matches!(it, Host::Tcp(name) if name.contains('@'));
+        if config.get_hosts().iter().any(has_at) {
+            return Err(invalid("a host with `@`: in a password, write it as `%40`"));
         }
         if config.get_application_name().is_none() {
             config.application_name("tower-lock");
