@@ -22,8 +22,9 @@ Transfers between accounts, by processes that are stopped and killed.
 
 Usage: cargo run --features postgres --example ledger -- [options]
 
-  --locks URL        accounts and locks are there (default: a server in a
-                     temporary folder, from the programs of PostgreSQL)
+  --locks URL        locks are there, and the table `ledger_account`, which is
+                     replaced (default: a server in a temporary folder, from
+                     the programs of PostgreSQL)
   --unfenced         transactions without the fence, until a cent is lost
   --seconds SECONDS  how long it runs (default 15; 120 without the fence)
   --help             show this
@@ -55,13 +56,13 @@ async fn transfer(
     let mut balances = Vec::new();
     for id in [from, to] {
         let row = transaction
-            .query_one("SELECT cents FROM account WHERE id = $1", &[&id])
+            .query_one("SELECT cents FROM ledger_account WHERE id = $1", &[&id])
             .await?;
         balances.push(row.get::<_, i32>(0));
     }
     sleep(WORK).await;
     for (id, cents) in [(from, balances[0] - 1), (to, balances[1] + 1)] {
-        let write = "UPDATE account SET cents = $1, transfers = transfers + 1 WHERE id = $2";
+        let write = "UPDATE ledger_account SET cents = $1, transfers = transfers + 1 WHERE id = $2";
         transaction.execute(write, &[&cents, &id]).await?;
     }
     transaction.commit().await?;
@@ -113,7 +114,7 @@ fn signal(child: &Child, signal: &str) -> Result<(), Box<dyn Error>> {
 
 /// Returns by how many cents the sum has changed, and the number of transfers.
 async fn changed(client: &Client) -> Result<(i64, i64), tokio_postgres::Error> {
-    let sums = "SELECT sum(cents), sum(transfers) / 2 FROM account";
+    let sums = "SELECT sum(cents), sum(transfers) / 2 FROM ledger_account";
     let row = client.query_one(sums, &[]).await?;
     let (sum, transfers): (i64, i64) = (row.get(0), row.get(1));
     Ok((sum - i64::from(ACCOUNTS * CENTS), transfers))
@@ -123,9 +124,10 @@ async fn changed(client: &Client) -> Result<(i64, i64), tokio_postgres::Error> {
 async fn run(url: &str, is_fenced: bool, time: Duration) -> Result<i64, Box<dyn Error>> {
     let client = connect(url).await?;
     let accounts = format!(
-        "DROP TABLE IF EXISTS account; CREATE TABLE account (id int PRIMARY KEY, cents int NOT NULL,
+        "DROP TABLE IF EXISTS ledger_account;
+         CREATE TABLE ledger_account (id int PRIMARY KEY, cents int NOT NULL,
            transfers int NOT NULL);
-         INSERT INTO account SELECT id, {CENTS}, 0 FROM generate_series(0, {ACCOUNTS} - 1) id"
+         INSERT INTO ledger_account SELECT id, {CENTS}, 0 FROM generate_series(0, {ACCOUNTS} - 1) id"
     );
     client.batch_execute(&accounts).await?;
     let workers: Result<Vec<_>, _> = (0..WORKERS).map(|_| start(url, is_fenced)).collect();

@@ -43,6 +43,16 @@ async fn unfenced_ledger_loses_cent() {
     );
 }
 
+/// The server can be one with data.
+#[tokio::test]
+async fn ledger_leaves_tables_of_others() {
+    let server = PostgresServer::start(&[]).await;
+    server.run("CREATE TABLE account (name text)").await;
+    let output = run("ledger", &["--seconds", "1", "--locks", &server.url()]).await;
+    assert!(output.status.success(), "{}", text(&output));
+    server.run("SELECT name FROM account").await;
+}
+
 #[tokio::test]
 async fn two_banks_lose_no_update() {
     let server = PostgresServer::start(&[]).await;
