@@ -75,7 +75,7 @@
 //! |---|---|
 //! | one key | [`fencing_token`](crate::Held::fencing_token) |
 //! | several keys in memory, on one Redis server or behind Sentinel | `fencing_token` of the guard, the same for all records |
-//! | several keys in a Cluster, behind one endpoint for several servers, in a quorum, or with `redisson_fencing_tokens` | [`fencing_token_for`](crate::Held::fencing_token_for) the key of the record |
+//! | several keys in PostgreSQL, in a Cluster, behind one endpoint for several servers, in a quorum, or with `redisson_fencing_tokens` | [`fencing_token_for`](crate::Held::fencing_token_for) the key of the record |
 //! | a nested hold | the token of the outer guard |
 //!
 //! Compare only tokens of the same key.
@@ -118,6 +118,8 @@
 //!   [`one_server`](super::one_server#fencing-tokens) list the conditions.
 //! - In a quorum, tokens increase while the nodes that lost their data are a minority. The documentation of
 //!   [`Quorum`](crate::Quorum#fencing-tokens) has the proof.
+//! - In PostgreSQL, tokens increase over a crash and a failover, as long as those lost are behind the clock of the server. The
+//!   page [`postgres`](super::postgres#what-a-crash-loses) has the table.
 //! - With `redisson_fencing_tokens`, tokens come from Redisson's counters. These are small, and restart at 1 if
 //!   Redis loses its data.
 //!

@@ -70,6 +70,7 @@
 //!
 //! Rules:
 //!
+//! - It is inside of a transaction. Without one, it succeeds and protects no statement after it.
 //! - It is the **first** statement: what a transaction reads before the fence may be old. In REPEATABLE READ and
 //!   SERIALIZABLE, begin the transaction after the acquire.
 //! - It is outside of savepoints. A rollback to a savepoint ends a fence after it.
@@ -95,7 +96,8 @@
 //! `connect_timeout`, which defaults to 2 s, and later ones begin at the host that accepted. A connection on which a server
 //! rejects writes is replaced.
 //!
-//! With `synchronous_standby_names`, a grant is on the standby before the reply, and a failover to it loses none. The
+//! With `synchronous_standby_names`, a grant is on the standby before the reply, and a failover to it loses none. While no
+//! such standby is connected, acquires are rejected with 503, and held locks are renewed and released. The
 //! former primary must have ended before the promotion: locks and fence of a server know nothing of another one.
 //!
 //! # Rights
@@ -155,7 +157,8 @@
 //!
 //! # Operation
 //!
-//! - PostgreSQL 13 or newer; tested with 13 to 18.
+//! - PostgreSQL 13 or newer; tested with 13 to 18. In a database of another encoding than UTF-8, an acquire of a key with
+//!   other characters is rejected.
 //! - A process has two connections, one for grants and one for other commands, and a third one that listens while it holds
 //!   or waits for a lock, and for one to two minutes afterwards.
 //! - The listening connection sends a statement every 30 s, and so keeps a server awake that is suspended while idle, such as
