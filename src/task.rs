@@ -118,10 +118,7 @@ impl Runtime {
     }
 
     /// Starts a detached task. A runtime that has ended drops it unstarted.
-    pub(crate) fn spawn<F>(&self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match self {
             // The task reports its outcome through its own state.
             Self::Tokio(handle) => drop(handle.spawn(task)),
@@ -207,10 +204,7 @@ pub(crate) struct Background;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 impl Background {
     /// Starts a detached task.
-    pub(crate) fn spawn<F>(self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(crate) fn spawn(self, task: impl Future<Output = ()> + Send + 'static) {
         // Logs go to the subscriber of the caller, as in a runtime of the program.
         #[cfg(feature = "tracing")]
         let task = tracing::instrument::WithSubscriber::with_current_subscriber(task);
@@ -226,10 +220,7 @@ impl Background {
     /// For the path of each command, because a change of threads costs more than a script call. Such a
     /// runtime does not idle. If it ends, or all its threads block, the owner of the task starts it again.
     #[cfg(feature = "redis")]
-    pub(crate) fn spawn_near<F>(self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(crate) fn spawn_near(self, task: impl Future<Output = ()> + Send + 'static) {
         match self.near() {
             Some(near) => near.spawn(task),
             None => self.spawn(task),
@@ -239,10 +230,10 @@ impl Background {
     /// Starts a task as [`spawn_near`](Self::spawn_near), but on the thread if the runtime of the caller has no I/O.
     /// Returns the runtime of the caller if the task is there.
     #[cfg(feature = "redis")]
-    pub(crate) fn spawn_io_near<F>(self, task: F) -> Option<Runtime>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(crate) fn spawn_io_near(
+        self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<Runtime> {
         let near = self.near().filter(|_| io_works());
         match &near {
             Some(near) => near.spawn(task),

@@ -51,10 +51,7 @@ impl OwnThread {
     }
 
     /// Starts a detached task.
-    pub(crate) fn spawn<F>(&self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match self.started.get() {
             Some(started) => drop(started.handle.spawn(task)),
             None => self.spawn_first(task),
@@ -62,10 +59,7 @@ impl OwnThread {
     }
 
     #[cold]
-    fn spawn_first<F>(&self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    fn spawn_first(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(handle) = self.handle() {
             drop(handle.spawn(task));
         }

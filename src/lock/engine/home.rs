@@ -65,10 +65,7 @@ impl Home {
     }
 
     /// Starts a detached task. A home that has ended drops it unstarted.
-    pub(in crate::lock) fn spawn<F>(&self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(in crate::lock) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match &self.place {
             Place::Own(thread) => thread.spawn(task),
             Place::Given(runtime) => runtime.spawn(task),
@@ -85,10 +82,7 @@ impl Home {
     ///
     /// For the commands that a caller awaits, because a change of threads costs more than a script call. A runtime
     /// with one thread may idle.
-    pub(in crate::lock) fn spawn_near<F>(&self, task: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(in crate::lock) fn spawn_near(&self, task: impl Future<Output = ()> + Send + 'static) {
         match self.near() {
             Some(near) => near.spawn(task),
             None => self.spawn(task),
