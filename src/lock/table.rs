@@ -21,7 +21,7 @@ pub(super) mod hot;
 mod parts;
 mod round;
 
-pub(super) use round::{DueRenewal, Round};
+pub(super) use round::DueRenewal;
 
 pub(super) const SHARDS: usize = 64;
 

@@ -20,7 +20,7 @@ use crate::lock::engine::Engine;
 use crate::lock::engine::home::{Home, HomeEnded};
 use crate::lock::engine::unconfirmed::IN_FLIGHT;
 use crate::lock::engine::wake::TICK;
-use crate::lock::table::{DueRenewal, Round};
+use crate::lock::table::DueRenewal;
 use crate::observe::Reply;
 use crate::task::is_panicking;
 use crate::{Error, ErrorKind};
@@ -192,24 +192,20 @@ fn require_renewal(engine: &Arc<Engine>) {
 
 /// Runs one round. Returns the time of the next one, or `None` if no lane is left to check.
 fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> {
-    let Round {
-        renewals,
-        effects,
-        next,
-    } = engine.lanes.check(now);
+    let due = engine.lanes.check(now);
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
     let mut turns = HashMap::new();
-    for batch in engine.in_batches(renewals.into_iter().flatten(), BATCH, |due| &due.key) {
+    for batch in engine.in_batches(due.renewals.into_iter().flatten(), BATCH, |due| &due.key) {
         let turns = turns.entry(engine.backend.group(&batch[0].key));
         let turns = turns.or_insert_with(|| Arc::new(Semaphore::new(IN_FLIGHT)));
         let renewal = renew(Arc::clone(engine), batch, Arc::clone(turns));
         home.spawn(renewal);
     }
-    for (key, mut effects) in effects {
+    for (key, mut effects) in due.effects {
         engine.carry_out(&key, &mut effects);
     }
-    next
+    due.next
 }
 
 /// Sends one batch, concurrently with other batches and rounds. A batch that hangs delays only batches
@@ -217,15 +213,9 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
 async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore>) {
     let _turn = turns.acquire().await;
     // After the wait, in which a due renewal takes less memory than the renewal.
-    let renewals = batch.into_iter().map(|due| {
-        let DueRenewal {
-            key,
-            lease,
-            ttl,
-            mode,
-        } = due;
-        Renewal::new(key, engine.lease_id(lease), ttl).with_mode(mode)
-    });
+    let renewals = batch
+        .into_iter()
+        .map(|due| Renewal::new(due.key, engine.lease_id(due.lease), due.ttl).with_mode(due.mode));
     let mut batch: Vec<_> = renewals.collect();
     // Locks may have been released or lost during the wait, and must not be renewed.
     let now = engine.now();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::round::Round;
 use super::*;
 use crate::lock::lane::LastReply;
 use crate::lock::lane::few::Few;
