@@ -2,6 +2,7 @@
 
 pub(super) mod entering;
 pub(super) mod estimate;
+mod pace;
 pub(in crate::lock) mod seats;
 pub(in crate::lock) mod waiter;
 pub(super) mod waiters;

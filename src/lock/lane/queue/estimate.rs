@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use crate::lock::clock::{Moment, Span};
+use super::pace::{Estimate, Pace};
+use crate::lock::clock::Moment;
 use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
 
 /// The assumed time of one grant before the first one.
@@ -13,48 +14,6 @@ const UNKNOWN: Duration = Duration::from_millis(100);
 
 /// The time for which an estimate serves further rejections, so that a full queue rejects cheaply.
 const SERVES: Duration = Duration::from_millis(10);
-
-/// The number of grants and the time after which the older ones count half. Holds of one process alternate with the
-/// turns of others, so a few grants do not show the mean.
-const RECENT_GRANTS: u32 = 16;
-const RECENT: Span = Span::new(Duration::from_secs(1));
-
-/// The recent grants to waiters, and the time that they took together.
-#[derive(Debug, Default)]
-pub(in crate::lock::lane) struct Pace {
-    /// The last grant, or the start of the hold for whose end the queue waits.
-    last: Option<Moment>,
-    time: Span,
-    grants: u32,
-    estimate: Option<Estimate>,
-}
-
-/// When the lock is free for a further acquire, as estimated some time ago.
-#[derive(Debug, Clone, Copy)]
-struct Estimate {
-    free_at: Moment,
-    /// The number of waiters at that time.
-    waiters: usize,
-    until: Moment,
-}
-
-impl Pace {
-    /// Records a grant to a waiter.
-    pub(in crate::lock::lane) fn advance(&mut self, now: Moment) {
-        let since = self.last.replace(now).unwrap_or(now);
-        self.time = self.time + now.span_since(since);
-        self.grants += 1;
-        if self.grants >= RECENT_GRANTS && self.time >= RECENT {
-            self.time = self.time / 2;
-            self.grants /= 2;
-        }
-    }
-
-    /// Returns the mean time of one grant, or `None` before the first one.
-    fn mean(&self) -> Option<Duration> {
-        (self.grants > 0).then(|| (self.time / self.grants).get())
-    }
-}
 
 impl Lane {
     /// Starts to observe the pace of an empty queue, which the caller adds a waiter to.

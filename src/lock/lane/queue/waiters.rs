@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::estimate::Pace;
+use super::pace::Pace;
 use super::waiter::Waiter;
 use crate::lock::clock::Moment;
 use crate::lock::lease::claim::{Claim, Ticket};
