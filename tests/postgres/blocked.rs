@@ -3,9 +3,11 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use deadpool_postgres::{Manager, Pool};
 use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
+use tokio_postgres::NoTls;
 use tower_lock::{LockGuard, LockManager, PostgresBackend};
 
 use super::LONG;
@@ -109,4 +111,27 @@ async fn blocked_caller_delays_no_renewal() {
     let cases = CALLS.into_iter().enumerate();
     let cases = cases.map(|(number, call)| holds_lock(&server, number, call));
     assert_eq!(join_all(cases).await, [true; 4]);
+}
+
+/// The connections that a pool keeps idle run in the runtime that opened them.
+#[test]
+fn blocked_user_of_pool_delays_no_renewal() {
+    let server = caller().block_on(PostgresServer::start(&[]));
+    let caller = caller();
+    let pool = Pool::builder(Manager::new(server.url().parse().unwrap(), NoTls));
+    let pool = pool.max_size(4).build().unwrap();
+    let guard = caller.block_on(async {
+        let opened = join_all((0..4).map(|_| pool.get())).await;
+        assert!(opened.iter().all(Result::is_ok));
+        drop(opened);
+        let backend = PostgresBackend::from_pool(pool).connect().await.unwrap();
+        let locks = LockManager::builder(backend).watchdog_timeout(LEASE);
+        locks.build().unwrap().acquire("held").await.unwrap()
+    });
+    // Nothing drives the runtime any more.
+    let (over, is_over) = channel::<()>();
+    caller.spawn(async move { is_over.recv().unwrap_err() });
+    std::thread::sleep(2 * LEASE);
+    assert!(guard.is_held());
+    drop(over);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::{ClientWrapper, Hook, HookError, Manager, Pool};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 use tower_lock::backend::{AcquireRequest, Backend as _, Contended, Released, conformance};
@@ -220,22 +220,26 @@ async fn sessions_outlive_schema() {
     }
 }
 
-/// What other users of a pool leave in its sessions.
+/// What the program does first in each session of its pool.
 #[tokio::test]
 async fn warmed_sessions_of_pool_serve() {
     let server = PostgresServer::start(&[]).await;
     let manager = Manager::new(server.url().parse().unwrap(), NoTls);
-    let pool = Pool::builder(manager).max_size(2).build().unwrap();
-    let clients = [pool.get().await.unwrap(), pool.get().await.unwrap()];
-    for client in clients {
-        client.prepare_cached("SELECT 1").await.unwrap();
-        let leaves = "PREPARE s0 AS SELECT 1; PREPARE s1 (text) AS SELECT $1;
+    let warms = Hook::async_fn(|client: &mut ClientWrapper, _| {
+        Box::pin(async {
+            let prepared = client.prepare_cached("SELECT 1").await;
+            prepared.map_err(HookError::Backend)?;
+            let leaves = "PREPARE s0 AS SELECT 1; PREPARE s1 (text) AS SELECT $1;
             CREATE TEMP TABLE lease (key text); CREATE TEMP TABLE waiter (key text);
             SET search_path = pg_temp, public; SET statement_timeout = '5s';
             SET default_transaction_isolation = 'repeatable read'; SET standard_conforming_strings = off;
             LISTEN elsewhere; DECLARE c CURSOR WITH HOLD FOR SELECT 1";
-        client.batch_execute(leaves).await.unwrap();
-    }
+            let left = client.batch_execute(leaves).await;
+            left.map_err(HookError::Backend)
+        })
+    });
+    let pool = Pool::builder(manager).max_size(2).post_create(warms);
+    let pool = pool.build().unwrap();
     let builder = PostgresBackend::from_pool(pool).response_timeout(LONG / 10);
     let [one, other] = [builder.connect().await.unwrap(), backend(&server).await];
     conformance::all(&one, &other).await;

@@ -83,7 +83,8 @@ impl PostgresBackend {
 
     /// Creates a builder for a backend that takes its connections from the program's pool.
     ///
-    /// It takes two. They never return, so the pool has room for others again. The server of a pool is unknown: set
+    /// It takes two. They never return, so the pool has room for others again. It closes the idle ones that it finds before:
+    /// they run in the runtime that opened them, which may block. The server of a pool is unknown: set
     /// [`listen`](PostgresBackendBuilder::listen) to receive notifications. Otherwise, waiters poll.
     pub fn from_pool(pool: Pool) -> PostgresBackendBuilder {
         PostgresBackendBuilder::from_pool(pool)

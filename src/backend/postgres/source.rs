@@ -327,10 +327,16 @@ impl Source {
         in_background(limit, async move {
             match source {
                 Self::Url(server) => server.open().await.map(Connected::Own),
-                Self::Pool(pool) => match pool.get().await {
-                    Ok(client) => Ok(Connected::Pooled(Object::take(client))),
-                    Err(PoolError::Backend(error)) => Err(of_connect(error)),
-                    Err(error) => Err(unavailable(Cause::Pool(error))),
+                Self::Pool(pool) => loop {
+                    match pool.get().await {
+                        // One that was idle runs in the runtime that opened it, which may block or end.
+                        Ok(idle) if Object::metrics(&idle).recycled.is_some() => {
+                            drop(Object::take(idle));
+                        }
+                        Ok(client) => return Ok(Connected::Pooled(Object::take(client))),
+                        Err(PoolError::Backend(error)) => return Err(of_connect(error)),
+                        Err(error) => return Err(unavailable(Cause::Pool(error))),
+                    }
                 },
             }
         })
