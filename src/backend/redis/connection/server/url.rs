@@ -109,7 +109,7 @@ macro_rules! use_a_scheme {
             $problem,
             ": use `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`, or over TLS \
             `rediss://`, `rediss+sentinel://` or `rediss+cluster://`; `memory://` is for \
-            `LockManager::connect`"
+            `LockManager::connect`, as is `postgres://` with the feature `postgres`"
         )
     };
 }
@@ -303,6 +303,7 @@ mod tests {
             ("http://u:hunter2@h", "not supported: use `redis:"),
             ("hunter2://h", "not supported: use `redis:"),
             ("memory://", "`memory://` is for `LockManager::connect`"),
+            ("postgres://host/shop", "`postgres://` with the feature"),
             ("redis://hunter2@h", "needs a password"),
             ("redis+cluster://hunter2@h", "needs a password"),
             ("redis://h?db=hunter2", "behind the host"),
