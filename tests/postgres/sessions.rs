@@ -178,8 +178,9 @@ async fn session_with_stale_plan_is_replaced() {
         .unwrap();
     let client = server.client().await;
     let sessions = async || {
+        // Not the listening session, which may have sent nothing yet.
         let pids = "SELECT pid FROM pg_stat_activity
-            WHERE application_name = 'tower-lock' AND query !~ 'LISTEN|pg_advisory_lock_shared'";
+            WHERE application_name = 'tower-lock' AND query !~ '^$|LISTEN|pg_advisory_lock_shared'";
         let rows = client.query(pids, &[]).await.unwrap();
         rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>()
     };
