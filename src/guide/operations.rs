@@ -149,6 +149,20 @@
 //! [`force_release_held_by`](crate::LockManager::force_release_held_by) releases only the owner that
 //! [`inspect`](crate::LockManager::inspect) returned. The [dashboard](super::dashboard) uses it, if you allow that.
 //!
+//! # Kept leases
+//!
+//! A tenant, an account or an order under edit often comes back to the same process within milliseconds.
+//! [`keep_released`](crate::LockManagerBuilder::keep_released) lets the lease of a dropped lock stay in the process for a
+//! few milliseconds, and the next request for its key needs no command. A new key is released at once.
+//!
+//! Do not use it if a load balancer spreads the requests for one key over many processes (round robin): most requests then
+//! wait for a process that does not need the lease, for up to this time. Route the requests for one key to one process, or
+//! leave the setting off. With `no_wait`, these requests fail, although no owner holds the key.
+//!
+//! The time is a part of the longest wait: choose about twice the usual time between two requests for one key. A crash
+//! costs the rest of the lease, as it does while a lock is held. [`shutdown`](crate::LockManager::shutdown) releases
+//! kept leases first, and so does the last handle of a manager.
+//!
 //! # Shut down
 //!
 //! A process that ends without a shutdown keeps its locks until their leases expire.

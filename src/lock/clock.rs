@@ -89,6 +89,11 @@ impl Moment {
         Span(nanos.min(i64::MAX.unsigned_abs()).cast_signed())
     }
 
+    /// Returns the moment in units of 8 µs. They repeat after ten hours.
+    pub(super) fn ticks(self) -> u32 {
+        (self.0.get() >> 13) as u32
+    }
+
     pub(super) fn before(self, span: Duration) -> Self {
         self - Span::new(span)
     }

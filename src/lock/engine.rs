@@ -22,6 +22,7 @@ use crate::{Error, ErrorKind, LockKey, Owner};
 use home::{Forked, Home, HomeEnded};
 use options::Options;
 use read_budget::ReadBudget;
+use recent::Recent;
 
 /// The state of one manager. The alignment keeps the reference count, like [`Numbers`], on a cache
 /// line apart from the fields that requests only read.
@@ -46,6 +47,7 @@ pub(super) struct Engine {
     pub(super) hot: crate::lock::table::hot::HotKeys,
     pub(super) id: Uuid,
     pub(super) tally: Arc<Tally>,
+    pub(super) recent: Recent,
     pub(super) renewal_outage: RenewalOutage,
     numbers: Numbers,
 }
@@ -85,6 +87,7 @@ impl Engine {
             hot: crate::lock::table::hot::HotKeys::default(),
             id: Uuid::new_v4(),
             tally: Arc::default(),
+            recent: Recent::default(),
             renewal_outage: RenewalOutage::default(),
             // Holds are identified by these numbers, and 0 is reserved.
             numbers: Numbers(AtomicU64::new(1)),
@@ -244,9 +247,10 @@ impl Engine {
     }
 }
 
-#[cfg(feature = "metrics")]
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.return_kept();
+        #[cfg(feature = "metrics")]
         self.tally.end_reports();
     }
 }
@@ -254,8 +258,10 @@ impl Drop for Engine {
 #[cfg(feature = "metrics")]
 pub(super) mod gauges;
 pub(super) mod home;
+mod keep;
 pub(super) mod options;
 pub(super) mod read_budget;
+mod recent;
 pub(super) mod release_queue;
 #[cfg(test)]
 mod tests;

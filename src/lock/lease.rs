@@ -14,7 +14,7 @@ mod renewal;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use hand_offs::{HANDOFF_TIME, HandOffs};
+use hand_offs::HandOffs;
 use renewal::RenewalState;
 
 use super::clock::{Moment, Span};
@@ -68,9 +68,8 @@ pub(super) struct Lease {
     limit: Option<NonZeroU16>,
     /// A downgrade was sent, and its reply has not come, or is not known.
     is_downgrading: bool,
-    /// When the hand-offs without a command end. `None` if the next holder needs a fresh counter, or the lease
-    /// is lost.
-    hands_off_until: Option<Moment>,
+    /// When the turn of this process began. `None` if the next holder needs a fresh counter, or the lease is lost.
+    turn_from: Option<Moment>,
     /// Boxed because most leases have one holder. `None` is that of a fresh lease.
     hand_offs: Option<Box<HandOffs>>,
 }
@@ -125,7 +124,7 @@ impl Lease {
             mode: terms.mode,
             limit: terms.limit,
             is_downgrading: false,
-            hands_off_until: Some(sent_at + HANDOFF_TIME),
+            turn_from: Some(sent_at),
             hand_offs: None,
         }
     }

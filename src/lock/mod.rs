@@ -32,7 +32,8 @@
 //! answer and the task to wake. Between two polls it also holds the first attempt, so home finds it there.
 //!
 //! The phases are those of `Phase` in `lane/state.rs`. A lease is *surrendered* from the end of its last hold until its release
-//! is sent, and *returning* from then on. A shared lease is *open* while other owners may join it. A lease has *budget*
+//! is sent, and *returning* from then on. It is *kept* while its release is not due, because its key comes back: the last
+//! acquire began within the time of [`keep_released`](LockManagerBuilder::keep_released) after the end before it. A shared lease is *open* while other owners may join it. A lease has *budget*
 //! while it may pass to a waiter here: other processes have not waited too long, and tokens are left
 //! ([`Lease::may_pass_to`](lease::Lease::may_pass_to)). A place is one in the queue of the backend.
 //!
@@ -76,7 +77,12 @@
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
 //! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | answer it | watchdog |
+//! | held, exclusive | last release by a drop, no waiter, its key comes back, tokens left, in its turn | kept | | watchdog |
+//! | held, exclusive | last release by a drop, no waiter, its key comes back, otherwise | surrendered | keep unless other processes wait | releaser |
 //! | held | last release otherwise | surrendered | release | releaser |
+//! | kept | acquire, tokens left, in its turn | held | take the lease back | watchdog |
+//! | kept | acquire otherwise, released by force, a shutdown begins, or the home ends | surrendered | release | releaser |
+//! | kept | its turn has ended | surrendered | release; keep unless other processes wait if it was held shortly before | releaser |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
 //! | held | a renewal or the downgrade says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
 //! | held | the guard's deadline has passed | surrendered | mark the guard lost; release | releaser |
@@ -88,7 +94,7 @@
 //! | returning | no reply to the release after one response timeout | | send it again from home, once | its own task |
 //! | surrendered, returning | the lease must have expired | | report `Unavailable` | watchdog |
 //! | surrendered, returning | the same, and a late release had 500 ms | contending, or idle | | loop |
-//! | returning | kept | held by the first in the queue | answer it; if none is left, release | watchdog |
+//! | returning | kept by the backend | held by the first in the queue, or kept | answer it; if none is left and its key does not come back, release | watchdog |
 //! | returning | released by force | contending, or idle | if it is kept, release it | loop |
 //! | returning | released, not held, or failed | contending, or idle | retry a failed release without the lane | loop |
 //! | returning | transferred, or left to other clients | contending, or yielding | start a loop, which attempts or keeps the place that the release entered | loop |
@@ -96,6 +102,9 @@
 //! | yielding | acquire with `no_wait` | contending | queue, send the first attempt | attempt |
 //! | any with waiters | the deadline of a waiter has passed; a shutdown begins and it has none; the grace of a shutdown ends | | reject it | watchdog |
 //! | yielding | 20 ms have passed | idle | | watchdog |
+//!
+//! The turn of a lease in which it is kept has the length of `keep_released`, and begins with its grant by the backend, or
+//! when the backend keeps it. So other processes wait for it at most that much longer, however often its key comes back.
 //!
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
 //! other processes, whom the backend grants together with them. Permits are counted in the backend.

@@ -35,6 +35,7 @@ pub(super) const RENEWED: Terms = Terms {
     mode: Mode::Exclusive,
     limit: None,
     max_hold: Span::FOREVER,
+    keep: None,
 };
 /// Terms whose renewal is due before the hand-off budget ends.
 pub(super) const SHORT: Terms = Terms {
@@ -50,6 +51,7 @@ pub(super) const fn fixed(seconds: u64) -> Terms {
         mode: Mode::Exclusive,
         limit: None,
         max_hold: Span::FOREVER,
+        keep: None,
     }
 }
 

@@ -11,6 +11,7 @@ mod every;
 mod faults;
 mod groups;
 mod hold;
+mod kept;
 mod keys;
 mod load;
 mod no_wait;

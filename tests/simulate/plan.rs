@@ -70,6 +70,8 @@ pub struct Manager {
     /// The runtime of callers that is set for all background work.
     pub fixed: Option<usize>,
     pub watchdog: Ms,
+    /// For how long it keeps released leases.
+    pub keep: Ms,
     pub max_waiters: usize,
     pub max_waiters_per_key: usize,
 }

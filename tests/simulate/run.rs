@@ -93,6 +93,7 @@ impl Simulation {
                 })
                 .simulated_runtime(home)
                 .watchdog_timeout(duration(ms(settings.watchdog)))
+                .keep_released(duration(ms(settings.keep)))
                 .max_waiters(settings.max_waiters)
                 .max_waiters_per_key(settings.max_waiters_per_key)
                 .build()

@@ -90,6 +90,11 @@ fn candidate(plan: &Plan, mut n: usize) -> Option<Plan> {
         });
     }
     for at in 0..plan.managers.len() {
+        if plan.managers[at].keep > 0 {
+            let mut simpler = plan.clone();
+            simpler.managers[at].keep = 0;
+            changes.push(simpler);
+        }
         if plan.managers[at].fixed.is_some() {
             let mut simpler = plan.clone();
             simpler.managers[at].fixed = None;

@@ -2,6 +2,7 @@
 
 mod classes;
 mod deadlines;
+mod kept;
 mod outsiders;
 mod permits;
 mod releases;
@@ -46,6 +47,7 @@ pub fn plan() -> Plan {
         runtimes: 1,
         fixed: None,
         watchdog: 3_000,
+        keep: 0,
         max_waiters: 65_536,
         max_waiters_per_key: 1_024,
     };

@@ -175,7 +175,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Keeps the lease for the requested TTL if no other process waits for the key, and releases it
     /// otherwise. A process waits if it is in the queue or subscribed to the key.
     ///
-    /// The engine calls this when a lease has used up its hand-off budget in this process. The calling
+    /// The engine calls this when a lease has used up its hand-off budget in this process, or its turn as a
+    /// [kept](crate::LockManagerBuilder::keep_released) lease. The calling
     /// process is not subscribed to the key. A lease that is kept continues under the requested number of fresh
     /// [`counters`](KeepRequest::counters), or under its own if the store has no room to count.
     ///

@@ -17,6 +17,8 @@ pub struct Capabilities {
     /// One token belongs to the grant. The others belong to the holders that receive the lease by local
     /// hand-off, without a command. A backend whose counters also serve other clients must have 1.
     pub tokens_per_counter: u32,
+    /// Whether a lease may be kept for the next acquire after the last hold.
+    pub(crate) may_be_kept: bool,
     /// The longest time that one command takes on an open connection until it has an outcome or
     /// an error. By default 500 ms.
     ///
@@ -30,6 +32,7 @@ impl Capabilities {
         shared: false,
         permits: false,
         tokens_per_counter: 256,
+        may_be_kept: true,
         response_timeout: Duration::from_millis(500),
     };
 

@@ -193,6 +193,7 @@ impl Backend for Quorum {
         Capabilities {
             shared: nodes.all(|node| node.capabilities().shared),
             response_timeout: self.inner.node_timeout * COMMAND_TIMEOUTS,
+            may_be_kept: false,
             ..Capabilities::EXCLUSIVE
         }
     }

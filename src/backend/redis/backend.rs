@@ -261,10 +261,12 @@ impl Backend for RedisBackend {
         // All nodes have the same timeout. An acquire also waits for the acknowledgments of its replicas.
         let acknowledged = inner.min_replicas.map(|asked| asked.timeout);
         let response_timeout = inner.context.response_timeout + acknowledged.unwrap_or_default();
-        let capabilities = Capabilities::EXCLUSIVE
+        let mut capabilities = Capabilities::EXCLUSIVE
             .with_shared()
             .with_permits()
             .with_response_timeout(response_timeout);
+        let is_careful = inner.min_replicas.is_some() || inner.calls.quarantine_millis().is_some();
+        capabilities.may_be_kept = !(is_careful || inner.calls.names.of_redisson);
         match inner.calls.names.of_redisson {
             // Redisson uses the next number for its next grant.
             true => capabilities.with_tokens_per_counter(1),

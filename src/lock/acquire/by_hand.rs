@@ -34,6 +34,7 @@ impl Held {
                 mode: Mode::Exclusive,
                 limit: None,
                 max_hold: Span::FOREVER,
+                keep: None,
             },
             deadline: Deadline::Endless,
             grouped: false,

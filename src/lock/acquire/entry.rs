@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::backend::{Acquired, Mode};
 use crate::lock::clock::Moment;
+use crate::lock::engine::home::Forked;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::UNPOLLED;
 use crate::lock::lane::contending::attempt::Attempt;
@@ -41,6 +42,9 @@ pub(in crate::lock) fn enter(
         && let Some(outcome) = enter_other_mode(engine, key, claim, now)
     {
         return Step::Done(outcome);
+    }
+    if claim.terms.mode == Mode::Permit && engine.recent.is_of_this_process() {
+        engine.event(key.stored(), Lane::end_keep);
     }
     let mut entry = Entry {
         engine,
@@ -266,6 +270,11 @@ impl Entry<'_> {
         let is_served = || claim.served_at_shutdown && !engine.has_reached(Shutdown::Rejecting);
         if engine.is_closing() && !is_served() && !lane.is_held_by(claim.owner, now) {
             return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
+        }
+        // A fork has a copy of the lanes, and its parent the leases.
+        if lane.kept_lease().is_some() && !engine.recent.is_of_this_process() {
+            let forked = Error::new(ErrorKind::Unavailable).with_source(Forked);
+            return Entered::Rejected(forked);
         }
         lane.enter(self.key, claim, now, effects)
     }

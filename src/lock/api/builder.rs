@@ -64,6 +64,38 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets for how long the lease of a dropped lock stays in this process for the next acquire of its key. Defaults to
+    /// zero, with which no lease stays.
+    ///
+    /// At most 100 ms. An acquire that takes such a lease sends no command, and its fencing token is a fresh one. A lease
+    /// stays only if its key comes back: the last acquire of the key here began within this time after the lock before it
+    /// ended. Other keys are free at once.
+    ///
+    /// Other processes wait at most this time longer, however often the key comes back here: the time counts from the
+    /// grant by the backend, which then passes the key to a process that waits. A single attempt
+    /// ([`no_wait`](crate::manager::Acquire::no_wait)) of another process fails for as long, although no owner holds the
+    /// lock. If this process crashes, the key stays held for the rest of the lease, as that of a holder does.
+    ///
+    /// Only exclusive, renewed locks of one key are kept, and only if their guards are dropped:
+    /// [`LockGuard::release`](crate::LockGuard::release) always releases. The setting has no effect on a
+    /// [`Quorum`](crate::Quorum), and on Redis with `min_replicas`, with a quarantine, or with the tokens of Redisson.
+    /// [`guide::operations`](crate::guide::operations#kept-leases) states when not to use it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_lock::{LockManager, Memory};
+    ///
+    /// let locks = LockManager::builder(Memory::new())
+    ///     .keep_released(Duration::from_millis(10))
+    ///     .build()?;
+    /// # drop(locks);
+    /// # Ok::<_, tower_lock::manager::ConfigError>(())
+    /// ```
+    pub fn keep_released(mut self, time: Duration) -> Self {
+        self.options.keep_released = time;
+        self
+    }
+
     /// Sets the maximum number of waiters per key in this process. Defaults to 1,024.
     ///
     /// Further acquires are rejected with [`TooManyWaiters`](crate::ErrorKind::TooManyWaiters): before any command

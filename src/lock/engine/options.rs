@@ -12,6 +12,9 @@ const MIN_LEASE: Duration = Duration::from_millis(10);
 /// no deadline.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+/// The longest time for which a released lease is kept. Single attempts of other processes fail for this time.
+const MAX_KEEP: Duration = Duration::from_millis(100);
+
 /// The most permits of a key.
 const MAX_PERMITS: u16 = 10_000;
 
@@ -19,6 +22,7 @@ const MAX_PERMITS: u16 = 10_000;
 pub(crate) struct Options {
     pub(crate) wait: Duration,
     pub(crate) watchdog_timeout: Duration,
+    pub(in crate::lock) keep_released: Duration,
     pub(crate) max_waiters_per_key: usize,
     pub(crate) max_waiters: usize,
     pub(in crate::lock) read_ahead: usize,
@@ -32,6 +36,7 @@ impl Default for Options {
         Self {
             wait: Duration::from_secs(5),
             watchdog_timeout: Duration::from_secs(30),
+            keep_released: Duration::ZERO,
             max_waiters_per_key: 1024,
             max_waiters: 65_536,
             read_ahead: 64 << 10,
@@ -46,6 +51,7 @@ impl Options {
     pub(in crate::lock) fn validate(&self) -> Result<(), ConfigError> {
         valid_wait("wait", self.wait)?;
         valid_lease("watchdog_timeout", self.watchdog_timeout)?;
+        valid_keep("keep_released", self.keep_released)?;
         valid_limit("max_waiters_per_key", self.max_waiters_per_key)?;
         valid_limit("max_waiters", self.max_waiters)
     }
@@ -70,6 +76,16 @@ pub(crate) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), Co
     Err(ConfigError::new(
         field,
         format!("{lease:?} is not between {MIN_LEASE:?} and {MAX_DURATION:?}"),
+    ))
+}
+
+pub(crate) fn valid_keep(field: &'static str, keep: Duration) -> Result<(), ConfigError> {
+    if keep <= MAX_KEEP {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        field,
+        format!("{keep:?} is longer than the maximum of {MAX_KEEP:?}"),
     ))
 }
 
@@ -114,6 +130,13 @@ mod tests {
         for lease in [shortest - NANOSECOND, LONGEST + NANOSECOND] {
             assert!(valid_lease("lease", lease).is_err(), "{lease:?}");
         }
+    }
+
+    #[test]
+    fn longest_keep_is_valid_and_longer_is_not() {
+        let longest = Duration::from_millis(100);
+        assert!(valid_keep("keep_released", longest).is_ok());
+        assert!(valid_keep("keep_released", longest + NANOSECOND).is_err());
     }
 
     #[test]

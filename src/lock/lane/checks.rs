@@ -55,6 +55,11 @@ impl Lane {
                 effects.work.push(Work::ReturnAgain(outgoing));
                 None
             }
+            Phase::Returning(returning) if matches!(returning.sent, Sent::Kept { until } if until <= now) =>
+            {
+                returning.surrender(effects);
+                None
+            }
             Phase::Contending(Contending {
                 contender: Contender::FirstAttempt(first),
                 ..
@@ -98,7 +103,7 @@ impl Lane {
 impl Returning {
     fn next_check(&self) -> Moment {
         match self.sent {
-            Sent::Once { due, .. } => due.min(self.next_end()),
+            Sent::Once { due: next, .. } | Sent::Kept { until: next } => next.min(self.next_end()),
             Sent::Never | Sent::Twice => self.next_end(),
         }
     }

@@ -5,6 +5,7 @@ mod end;
 mod group;
 pub(super) mod held;
 pub(super) mod held_lease;
+pub(super) mod keeping;
 pub(super) mod renewing;
 pub(super) mod returning;
 

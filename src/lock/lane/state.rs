@@ -94,6 +94,8 @@ pub(super) struct Returning {
     /// From when on the backend counts as unavailable, and why: the reply to the first release is overdue, or the
     /// renewal failed for whose reply the release waited.
     pub(super) trouble: Option<(Moment, LastReply)>,
+    /// Until when the lease stays here for the next acquire if the backend keeps it. `None` if its key does not come back.
+    pub(super) keep_until: Option<Moment>,
     /// When the return ends without a reply: the lease must have expired, and there was time for a release.
     pub(super) forget_at: Moment,
 }
@@ -102,6 +104,10 @@ pub(super) struct Returning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
     Never,
+    /// The lease is *kept*: its release is due later, unless the next acquire takes the lease back.
+    Kept {
+        until: Moment,
+    },
     Once {
         /// When it is sent again from home: the runtime of its task may block.
         due: Moment,

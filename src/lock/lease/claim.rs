@@ -1,6 +1,7 @@
 //! The request of one acquire to a lane.
 
 use std::num::{NonZeroU16, NonZeroU32};
+use std::time::Duration;
 
 use crate::Owner;
 use crate::backend::Mode;
@@ -52,6 +53,24 @@ pub(in crate::lock) struct Terms {
     pub(in crate::lock) limit: Option<NonZeroU16>,
     /// The longest hold, after which the lock is lost despite renewals.
     pub(in crate::lock) max_hold: Span,
+    /// For how long the lease stays here after the lock is dropped, if its key comes back.
+    pub(in crate::lock) keep: Option<Keep>,
+}
+
+/// The time for which a released lease is kept, in nanoseconds. At most 100 ms, so that it takes no space beside the other
+/// terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) struct Keep(NonZeroU32);
+
+impl Keep {
+    /// Returns `None` for zero. Longer times than a second are invalid.
+    pub(in crate::lock) fn new(time: Duration) -> Option<Self> {
+        NonZeroU32::new(time.subsec_nanos()).map(Self)
+    }
+
+    pub(in crate::lock) fn span(self) -> Span {
+        Span::new(Duration::from_nanos(self.0.get().into()))
+    }
 }
 
 /// The end of an acquire's wait.

@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
-use super::claim::{Claim, HoldId};
+use super::claim::{Claim, HoldId, Keep};
 use crate::backend::Mode;
 use crate::lock::clock::{AtomicMoment, Clock, Moment, Span};
 use crate::mutex::Mutex;
@@ -30,6 +30,8 @@ pub(in crate::lock) struct Grant {
     pub(in crate::lock) waited: Span,
     via: Via,
     mode: Mode,
+    /// For how long the lease is kept after the last hold.
+    pub(in crate::lock) keep: Option<Keep>,
     /// Whether a downgrade was sent that the backend has not rejected.
     is_downgraded: AtomicBool,
     pub(in crate::lock) name: Name,
@@ -81,6 +83,7 @@ impl Grant {
             waited: now.span_since(claim.since),
             via,
             mode: claim.terms.mode,
+            keep: claim.terms.keep,
             is_downgraded: AtomicBool::new(false),
             name: claim.name,
             span: claim.span,

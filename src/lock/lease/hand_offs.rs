@@ -9,7 +9,7 @@ use crate::backend::{KeepRequest, Mode};
 use crate::lock::clock::{Moment, Span};
 
 /// The longest time for which one lease is handed off in this process before the backend decides.
-pub(super) const HANDOFF_TIME: Duration = Duration::from_millis(50);
+const HANDOFF_TIME: Duration = Duration::from_millis(50);
 
 /// The shortest turn of this process while other processes wait. A turn costs several commands, which more
 /// than one short hold should pay for.
@@ -72,13 +72,35 @@ impl Lease {
     /// Returns `true` if the lease may be handed off to a holder with `terms` without a command. Only the backend counts
     /// permits, and others with larger limits may have been granted since.
     pub(in crate::lock) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
+        let end = self.turn_from.map(|from| from + HANDOFF_TIME);
+        end.is_some_and(|end| self.may_pass_until(end, terms, now))
+    }
+
+    /// Returns the same for a turn that ends at `end`.
+    pub(in crate::lock) fn may_pass_until(&self, end: Moment, terms: Terms, now: Moment) -> bool {
         let it = self.hand_offs();
         let lasts = it.turn_until.is_some_and(|until| now < until);
         self.mode != Mode::Permit
             && self.is_renewed_for(terms, now)
             && (it.handed_off + 1 < it.turn || lasts && it.has_tokens())
-            && self.hands_off_until.is_some_and(|until| now < until)
+            && self.turn_from.is_some()
+            && now < end
             && self.lasts(now)
+    }
+
+    /// Returns the end of a turn of this length, if the lease may be kept after its last hold: an exclusive lease that is
+    /// renewed, and was not granted with those of other keys.
+    pub(in crate::lock) fn keeps_until(&self, length: Span) -> Option<Moment> {
+        let may_be_kept = self.mode == Mode::Exclusive && self.is_renewed() && !self.is_downgrading;
+        let from = self.turn_from.filter(|_| may_be_kept);
+        from.map(|from| from + length)
+    }
+
+    /// Returns `true` if the lease may stay here for the next holder of a turn that ends at `end`: no other process is
+    /// known to wait.
+    pub(in crate::lock) fn may_stay(&self, end: Moment, now: Moment) -> bool {
+        let others_wait = self.hand_offs().turn_until.is_some();
+        now < end && !others_wait && self.has_tokens() && self.lasts(now)
     }
 
     /// Returns `true` if enough time is left for a further holder.
@@ -100,7 +122,7 @@ impl Lease {
 
     /// Returns `true` if the next holder may receive a token of the present counters.
     pub(in crate::lock) fn has_tokens(&self) -> bool {
-        self.hands_off_until.is_some() && self.hand_offs().has_tokens()
+        self.turn_from.is_some() && self.hand_offs().has_tokens()
     }
 
     pub(in crate::lock) fn hand_on(&mut self) {
@@ -118,7 +140,7 @@ impl Lease {
 
     /// Ends the hand-offs: the next holder needs a fresh counter.
     pub(in crate::lock) fn end_hand_offs(&mut self) {
-        self.hands_off_until = None;
+        self.turn_from = None;
     }
 
     /// Returns how many counters the next turn should have: enough for twice the holders of this one, so that a busy key
@@ -150,7 +172,7 @@ impl Lease {
         };
         *self.hand_offs_mut() = hand_offs;
         // A distant store would leave little of a budget that counts from the command.
-        self.hands_off_until = Some(now + HANDOFF_TIME);
+        self.turn_from = Some(now);
         self.prolong(kept.sent_at, kept.ttl);
     }
 }

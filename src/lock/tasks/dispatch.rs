@@ -126,6 +126,16 @@ impl Engine {
                 lane.admit(&key, now, effects);
             });
         }
+        self.end_keeps();
+    }
+
+    /// Leaves all kept leases to the releaser. No other one is kept: a shutdown has begun, or the watchdog does not run.
+    pub(super) fn end_keeps(self: &Arc<Self>) {
+        if self.recent.is_of_this_process() {
+            for key in self.lanes.keys() {
+                self.event(&key, Lane::end_keep);
+            }
+        }
     }
 }
 

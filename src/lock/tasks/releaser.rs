@@ -50,15 +50,23 @@ impl Engine {
         let key = grant.key();
         // The order is rare, so it is no part of the result, which every release moves.
         let mut keep = None;
+        let is_awaited = report.is_some();
         let (until, has_ended) = self.event(key, |lane, effects| {
             let is_last = grant.holds() == 1;
             let until = lane.release(grant, hold, report, now, effects);
             let has_ended = is_last && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.
-            let immediate = lane.is_returning().then(|| self.backend.immediate());
-            keep = immediate
-                .flatten()
-                .and_then(|backend| return_now(self, &backend, key, lane, now, effects));
+            if lane.is_returning() {
+                if has_ended
+                    && !is_awaited
+                    && let Some(length) = self.keeps(grant, now)
+                {
+                    lane.keep(length, now, effects);
+                }
+                let immediate = self.backend.immediate();
+                keep = immediate
+                    .and_then(|backend| return_now(self, &backend, key, lane, now, effects));
+            }
             (until, has_ended)
         });
         if has_ended {

@@ -104,6 +104,9 @@ impl Drop for Running {
         // the flag. A home that has ended drops the new task.
         let continues = self.over || self.began && is_panicking();
         if !continues {
+            if let Some(engine) = &engine {
+                engine.end_keeps();
+            }
             self.home.unconfirmed.stopped();
             if self.home.is_over() {
                 // The leases expire.

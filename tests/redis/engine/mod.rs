@@ -3,6 +3,7 @@
 mod commands;
 mod forced;
 mod holds;
+mod kept;
 mod permits;
 mod shared;
 mod support;

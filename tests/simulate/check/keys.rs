@@ -93,6 +93,7 @@ impl Environment {
             return;
         }
         let since = since.max(running).max(seen.troubled[record.manager]);
+        let since = since + self.keep(record.manager);
         let prompt = self.prompt_since(seen, record.manager, key);
         let prompt = prompt.map(|all| since.max(all) + PROMPT + 2 * self.round_trip());
         let latest = since + limit;

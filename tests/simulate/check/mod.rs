@@ -86,6 +86,11 @@ impl Environment {
         MS * i64::try_from(shortest).unwrap()
     }
 
+    /// How long a process keeps a lease after its last guard.
+    fn keep(&self, manager: usize) -> Time {
+        MS * i64::try_from(self.plan.managers[manager].keep).unwrap()
+    }
+
     fn watchdog(&self, manager: usize) -> Time {
         MS * i64::try_from(self.plan.managers[manager].watchdog).unwrap()
     }

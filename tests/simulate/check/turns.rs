@@ -129,7 +129,7 @@ impl Environment {
     }
 
     /// Q2: a hand-off belongs to the turn of its process. The turn serves the waiters at its begin, and later ones for
-    /// 2 ms. It ends 50 ms after the store has granted or kept the lease.
+    /// 2 ms. It ends 50 ms after the store has granted or kept the lease, or after the time for which it is kept.
     ///
     /// - A process knows that others wait if it was in the queue.
     /// - A waiter that ends without a guard may have had a token. One whose owner has other acquires may enter the hold
@@ -154,7 +154,8 @@ impl Environment {
         if before == 0 || !is_calm {
             return;
         }
-        if now > decided + TURN + self.round_trip() {
+        let longest = TURN.max(self.keep(manager));
+        if now > decided + longest + self.round_trip() {
             let decided = decided / MS;
             self.violate(Invariant::Turn, || {
                 format!("k{key} is handed off in m{manager}, whose turn began at {decided} ms")

@@ -41,6 +41,7 @@ pub const CLASSES: &[&str] = &[
     "messages",
     "transfers",
     "lingering",
+    "kept",
     "deaf",
     "distant",
     "outsiders",
@@ -192,6 +193,14 @@ impl Draw<'_> {
         // A source of its own: without this class, a plan is the same.
         let lingers = Rng::with_seed(seed ^ 0x5eed_0002_0000).bool();
         plan.lingers = lingers && self.weights.has("lingering");
+        // As above.
+        let mut kept = Rng::with_seed(seed ^ 0x5eed_0004_0000);
+        if kept.bool() && self.weights.has("kept") {
+            let longest = [3, 10, 50, 100][kept.usize(..4)];
+            for manager in &mut plan.managers {
+                manager.keep = [0, longest, longest][kept.usize(..3)];
+            }
+        }
         // As above. A lease has to outlast some round trips.
         let mut far = Rng::with_seed(seed ^ 0x5eed_0003_0000);
         let (is_far, is_deaf) = (far.u8(..6) == 0, far.u8(..4) == 0);
@@ -229,6 +238,7 @@ impl Draw<'_> {
             runtimes: if several { runtimes } else { 1 },
             fixed: None,
             watchdog,
+            keep: 0,
             max_waiters: if few && !per_key { limit } else { 65_536 },
             max_waiters_per_key: if few && per_key { limit } else { 1_024 },
         }

@@ -82,6 +82,7 @@ fn of_plan(plan: &Plan) -> Vec<&'static str> {
         found.extend(few.then_some("bounds"));
         found.extend((manager.runtimes > 1).then_some("runtimes"));
         found.extend(manager.fixed.map(|_| "fixed"));
+        found.extend((manager.keep > 0).then_some("kept"));
     }
     found.extend((!plan.outsiders.is_empty()).then_some("outsiders"));
     found.extend(match plan.messages {

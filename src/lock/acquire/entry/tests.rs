@@ -27,6 +27,27 @@ async fn single_attempt_in_memory_is_rejected_at_once() {
     assert!(error.is_busy());
 }
 
+/// The child has a copy of the lanes, and its parent the lease.
+#[tokio::test(start_paused = true)]
+async fn fork_takes_no_kept_lease() {
+    let locks = LockManager::builder(Slow::default()).keep_released(50 * MS);
+    let locks = locks.build().expect("valid");
+    for _ in 0..2 {
+        drop(locks.acquire("k").await.expect("free"));
+    }
+    let engine = locks.engine();
+    engine.recent.pretend_fork();
+    let error = locks.acquire("k").await.expect_err("of the parent");
+    assert!(error.is_unavailable());
+    let is_kept = || {
+        engine
+            .lanes
+            .inspect(&"k".into(), |lane| lane.kept_lease().is_some())
+    };
+    assert_eq!(is_kept(), Some(true), "it is left to the parent");
+    assert_eq!(locks.shutdown(MS).await.unreleased, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn free_key_in_memory_takes_no_seat() {
     let locks = LockManager::builder(Memory::new()).max_waiters(1).build();

@@ -183,6 +183,7 @@ impl Lane {
             report,
             sent: Sent::Never,
             trouble: None,
+            keep_until: None,
         });
     }
 
@@ -281,7 +282,10 @@ impl Lane {
                 self.contend_or_idle(ReleasedTo::Nobody, now, effects);
             }
             // The reply to a release in flight shows whether the loss came first.
-            Phase::Returning(_) => self.require_renewal(now),
+            Phase::Returning(_) => {
+                self.require_renewal(now);
+                self.end_keep(effects);
+            }
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
         }
     }

@@ -20,7 +20,8 @@ pub(in crate::lock) enum Order {
     ReleaseOrKeep(ReleaseOrKeep),
 }
 
-/// The release of a lease only if other processes wait: the budget has ended, but the lane has waiters.
+/// The release of a lease only if other processes wait: the budget has ended, but the lane has waiters, or its key comes
+/// back.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::lock) struct ReleaseOrKeep {
     pub(in crate::lock) outgoing: Outgoing,
@@ -29,6 +30,8 @@ pub(in crate::lock) struct ReleaseOrKeep {
     pub(in crate::lock) counters: u32,
     /// The lease has no token left for the next holder.
     pub(in crate::lock) needs_counter: bool,
+    /// The lane has waiters, which enter the queue of the backend after a release.
+    pub(in crate::lock) has_waiters: bool,
 }
 
 /// Lets the error of the backend itself come before a command counts as unanswered.
@@ -51,18 +54,22 @@ impl Lane {
         returning.trouble.get_or_insert((due, LastReply::Nothing));
         let lease = &returning.lease;
         let outgoing = returning.outgoing(now);
-        let keep = self.queue.first().is_some_and(|Waiter { claim, .. }| {
-            lease.mode() == Mode::Exclusive
-                && claim.terms.mode == Mode::Exclusive
-                && lease.is_renewed_for(claim.terms, now)
-                && !claim.deadline.has_passed(now)
-        });
+        let keep = match self.queue.first() {
+            Some(Waiter { claim, .. }) => {
+                lease.mode() == Mode::Exclusive
+                    && claim.terms.mode == Mode::Exclusive
+                    && lease.is_renewed_for(claim.terms, now)
+                    && !claim.deadline.has_passed(now)
+            }
+            None => returning.keep_until.is_some_and(|until| now < until),
+        };
         Some(match keep {
             true => Order::ReleaseOrKeep(ReleaseOrKeep {
                 outgoing,
                 ttl: lease.ttl(),
                 counters: lease.next_counters(),
                 needs_counter: !lease.has_tokens(),
+                has_waiters: !self.queue.is_empty(),
             }),
             false => Order::Release(outgoing),
         })
@@ -71,7 +78,8 @@ impl Lane {
     fn returns(&mut self, number: LeaseNumber) -> Option<&mut Returning> {
         match &mut self.phase {
             Phase::Returning(returning) if returning.lease.number() == number => {
-                (returning.sent != Sent::Never).then_some(returning)
+                let is_sent = matches!(returning.sent, Sent::Once { .. } | Sent::Twice);
+                is_sent.then_some(returning)
             }
             _ => None,
         }
@@ -130,8 +138,8 @@ impl Lane {
         }
     }
 
-    /// Continues a kept lease for the next waiter, or releases it if no waiter is left. The backend keeps
-    /// a lease if no other process waits for the key.
+    /// Continues a kept lease for the next waiter, or for the next acquire if its key comes back, or releases it. The
+    /// backend keeps a lease if no other process waits for the key.
     pub(in crate::lock) fn kept(
         &mut self,
         key: &LockKey,
@@ -140,28 +148,30 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let may_be_lost = match self.returns(number).map(|it| it.sent) {
-            Some(Sent::Once { may_be_lost, .. }) => may_be_lost,
-            // The second release frees the key, and its reply is still to come.
-            Some(_) => return,
-            // The lane no longer waits for this reply.
-            None => {
-                let outgoing = Outgoing {
-                    lease: number,
-                    ttl: kept.ttl,
-                };
-                effects.work.push(Work::ReleaseGranted(outgoing));
-                return;
-            }
-        };
+        let (may_be_lost, keep_until) =
+            match self.returns(number).map(|it| (it.sent, it.keep_until)) {
+                Some((Sent::Once { may_be_lost, .. }, keep_until)) => (may_be_lost, keep_until),
+                // The second release frees the key, and its reply is still to come.
+                Some(_) => return,
+                // The lane no longer waits for this reply.
+                None => {
+                    let outgoing = Outgoing {
+                        lease: number,
+                        ttl: kept.ttl,
+                    };
+                    effects.work.push(Work::ReleaseGranted(outgoing));
+                    return;
+                }
+            };
         let (mut lease, report) = self.take_lease();
         lease.keep(kept, now);
         if may_be_lost {
             lease.end_hand_offs();
             return self.begin_return(lease, report, now, effects);
         }
-        match self.first(now, effects) {
-            Some(first) if lease.is_renewed_for(first.terms, now) => {
+        let keep_until = keep_until.filter(|until| now < *until);
+        match (self.first(now, effects), keep_until) {
+            (Some(first), _) if lease.is_renewed_for(first.terms, now) => {
                 effects.report(report, Ok(()));
                 let via = match kept.counter {
                     Some(_) => Via::Backend,
@@ -169,6 +179,7 @@ impl Lane {
                 };
                 self.hand_to_first(key, lease, via, now, effects);
             }
+            (None, Some(until)) => self.keep_on(lease, until, now, effects),
             _ => self.begin_return(lease, report, now, effects),
         }
     }
@@ -188,7 +199,7 @@ impl Lane {
             return;
         }
         // The backend still holds the lease if its clock was set back.
-        if returning.sent == Sent::Never {
+        if !matches!(returning.sent, Sent::Once { .. } | Sent::Twice) {
             let outgoing = returning.outgoing(now);
             effects.work.push(Work::ReleaseGranted(outgoing));
         }
@@ -202,6 +213,10 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
+        // A kept lease stays, unless the renewal did not find it.
+        if matches!(&self.phase, Phase::Returning(returning) if returning.stays()) {
+            return;
+        }
         let (lease, report) = self.take_lease();
         self.pass_on(key, lease, report, now, effects);
     }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use super::has_patient_waiters;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
-use crate::lock::lane::state::{Contending, Lane, LastReply, Phase, Sent};
+use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
 use crate::lock::lease::claim::Claim;
 use crate::lock::lease::grant::Grant;
-use crate::observe::Via;
 use crate::{Error, LockKey};
 
 /// The result of an acquire's entry.
@@ -38,21 +37,21 @@ impl Lane {
         {
             return entered.map_or_else(Entered::Rejected, Entered::Granted);
         }
+        if let Phase::Returning(returning) = &mut self.phase {
+            let via = returning.taken_back(claim.terms, now);
+            if let Some(via) = via.filter(|_| self.queue.is_empty()) {
+                let (lease, report) = self.take_lease();
+                // No caller awaits a later report of its release.
+                effects.report(report, Ok(()));
+                return Entered::Granted(self.hold(key, lease, via, claim, now));
+            }
+            returning.surrender(effects);
+        }
         match &mut self.phase {
             Phase::Idle => Entered::Idle,
             // A single attempt cannot wait for a turn.
             Phase::Yielding { .. } if claim.deadline.is_one_attempt() => Entered::Idle,
             Phase::Yielding { .. } => Entered::Occupied,
-            Phase::Returning(returning)
-                if returning.sent == Sent::Never
-                    && self.queue.is_empty()
-                    && returning.lease.may_pass_to(claim.terms, now) =>
-            {
-                let (lease, report) = self.take_lease();
-                // No caller awaits a later report of its release.
-                effects.report(report, Ok(()));
-                Entered::Granted(self.hold(key, lease, Via::Reclaimed, claim, now))
-            }
             _ if !claim.deadline.is_one_attempt() => Entered::Occupied,
             // The reply in flight serves this acquire too, unless the attempt was sent earlier and is busy.
             Phase::Contending(Contending {

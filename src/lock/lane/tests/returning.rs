@@ -1,5 +1,7 @@
 //! The return of a lease.
 
+mod keeping;
+
 use super::*;
 use crate::backend::{BackendError, BackendErrorKind};
 

@@ -1,4 +1,5 @@
-//! The return of a lease for which this process has waiters: one command that keeps or releases it.
+//! The return of a lease for which this process has waiters, or whose key comes back: one command that keeps or releases
+//! it.
 //!
 //! A release enters the waiters of this process in the queue of the backend, in the same command.
 
@@ -45,23 +46,26 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
         ttl,
         counters,
         needs_counter,
+        has_waiters,
     } = order;
     let number = outgoing.lease;
     let sent_at = engine.now();
     // The waiters of this process wait behind all others, in the same command.
     let place = LeaseNumber::of(engine.new_lease_id());
-    let request = KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get())
-        .with_counters(counters)
-        .with_next(engine.lease_id(place), true);
+    let mut request =
+        KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get()).with_counters(counters);
+    if has_waiters {
+        request = request.with_next(engine.lease_id(place), true);
+    }
     let mut entering = Entering {
         engine: Arc::clone(&engine),
         key: key.clone(),
         place,
-        may_wait: true,
+        may_wait: has_waiters,
     };
     let backend = Arc::clone(&engine.backend);
     let outcome = backend.release_or_keep(request).await;
-    entering.may_wait = matches!(&outcome, Err(error) if error.may_have_taken_effect());
+    entering.may_wait &= matches!(&outcome, Err(error) if error.may_have_taken_effect());
     drop(entering);
     let now = engine.now();
     if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {

@@ -34,6 +34,7 @@ fn place_of_release_in_ended_runtime_is_left() {
         ttl,
         counters: 1,
         needs_counter: false,
+        has_waiters: true,
     };
     let started = Arc::clone(&engine);
     let (sent, was_sent) = oneshot::channel();

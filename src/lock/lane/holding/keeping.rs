@@ -1,0 +1,104 @@
+//! The events of a kept lease, which stays here after the end of its last hold: its key comes back to this process often.
+
+use crate::lock::clock::{Moment, Span};
+use crate::lock::lane::effect::{Effects, Work};
+use crate::lock::lane::few::Few;
+use crate::lock::lane::state::{Lane, Phase, Returning, Sent};
+use crate::lock::lease::claim::Terms;
+use crate::lock::lease::{Lease, LeaseNumber};
+use crate::observe::Via;
+
+impl Lane {
+    /// Keeps the lease that this event has surrendered, for a turn of this length. After the turn, without tokens, or if
+    /// other processes may wait, the backend decides whether it is kept.
+    pub(in crate::lock) fn keep(&mut self, length: Span, now: Moment, effects: &mut Effects) {
+        let Phase::Returning(returning) = &mut self.phase else {
+            return;
+        };
+        let Some(turn_ends) = returning.lease.keeps_until(length) else {
+            return;
+        };
+        // A waiter whom the lease did not pass to.
+        if !self.queue.is_empty() || returning.sent != Sent::Never {
+            return;
+        }
+        let until = now + length;
+        returning.keep_until = Some(until);
+        if returning.lease.may_stay(turn_ends, now) {
+            // A key that did not come back for half of its time is released at the end of the turn.
+            if now + length / 2 <= turn_ends {
+                returning.keep_until = None;
+            }
+            returning.stay(turn_ends.min(until), effects);
+        }
+    }
+
+    /// Keeps a lease that the backend has kept, for the rest of the time.
+    pub(in crate::lock::lane) fn keep_on(
+        &mut self,
+        lease: Lease,
+        until: Moment,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        self.begin_return(lease, None, now, effects);
+        if let Phase::Returning(returning) = &mut self.phase {
+            returning.stay(until, effects);
+        }
+    }
+
+    /// Surrenders a kept lease, and keeps none whose return is in flight.
+    pub(in crate::lock) fn end_keep(&mut self, effects: &mut Effects) {
+        if let Phase::Returning(returning) = &mut self.phase {
+            returning.keep_until = None;
+            returning.surrender(effects);
+        }
+    }
+
+    /// Returns the lease that is kept.
+    pub(in crate::lock) fn kept_lease(&self) -> Option<LeaseNumber> {
+        match &self.phase {
+            Phase::Returning(returning) => returning.is_kept().then(|| returning.lease.number()),
+            _ => None,
+        }
+    }
+}
+
+impl Returning {
+    fn is_kept(&self) -> bool {
+        matches!(self.sent, Sent::Kept { .. })
+    }
+
+    /// Keeps a lease that this event has surrendered.
+    fn stay(&mut self, until: Moment, effects: &mut Effects) {
+        // The release is the only work.
+        effects.work = Few::Empty;
+        self.sent = Sent::Kept { until };
+    }
+
+    /// Returns `true` if the lease is kept and can be taken back.
+    pub(in crate::lock::lane) fn stays(&self) -> bool {
+        self.is_kept() && self.lease.has_tokens()
+    }
+
+    /// Returns how an acquire with `terms` takes the lease back, or `None` if it may not.
+    pub(in crate::lock::lane) fn taken_back(&self, terms: Terms, now: Moment) -> Option<Via> {
+        let (passes, via) = match self.sent {
+            Sent::Never => (self.lease.may_pass_to(terms, now), Via::Reclaimed),
+            Sent::Kept { until } => (self.lease.may_pass_until(until, terms, now), Via::Reclaimed),
+            Sent::Once { .. } | Sent::Twice => return None,
+        };
+        passes.then_some(via)
+    }
+
+    /// Leaves a kept lease to the releaser.
+    pub(in crate::lock::lane) fn surrender(&mut self, effects: &mut Effects) {
+        if self.is_kept() {
+            self.sent = Sent::Never;
+            // The release must follow the reply to a renewal in flight.
+            if !self.lease.is_in_flight() {
+                effects.work.push(Work::Return);
+            }
+        }
+    }
+}
