@@ -152,8 +152,9 @@
 //! # Kept leases
 //!
 //! A tenant, an account or an order under edit often comes back to the same process within milliseconds.
-//! [`keep_released`](crate::LockManagerBuilder::keep_released) lets the lease of a dropped lock stay in the process for a
-//! few milliseconds, and the next request for its key needs no command. A new key is released at once.
+//! [`keep_released`](crate::LockManagerBuilder::keep_released), of the manager or of
+//! [one layer](crate::LockLayer::keep_released), lets the lease of a dropped lock stay in the process for a few
+//! milliseconds, and the next request for its key needs no command. A new key is released at once.
 //!
 //! Do not use it if a load balancer spreads the requests for one key over many processes (round robin): most requests then
 //! wait for a process that does not need the lease, for up to this time. Route the requests for one key to one process, or

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use self::awaited::Awaited;
 use super::engine::Engine;
+use crate::lock::lease::claim::Keep;
 use crate::lock::lease::held::Held;
 use crate::observe::Name;
 use crate::{Error, ErrorKind, LockKeys, Owner};
@@ -85,6 +86,7 @@ pub struct Acquire {
     wait: Option<Duration>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
+    keep: Option<Keep>,
     owner: Option<Owner>,
     name: Name,
     /// The limit of permits, if the acquire asks for those in place of locks. The first poll checks it, and rejects what
@@ -97,6 +99,7 @@ impl Acquire {
     pub(super) fn new(engine: Arc<Engine>, keys: LockKeys) -> Self {
         Self {
             wait: Some(engine.options.wait),
+            keep: Keep::new(engine.options.keep_released),
             engine,
             keys,
             lease: None,
@@ -159,6 +162,12 @@ impl Acquire {
     /// effect once the outer guards have been released, and then counts from its own grant.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Sets for how long the lease is kept after the lock is dropped. Defaults to the time of the manager.
+    pub(crate) fn keep_released(mut self, time: Duration) -> Self {
+        self.keep = Keep::new(time);
         self
     }
 

@@ -189,7 +189,7 @@ pub use acquire::{Acquire, AcquireFuture};
 pub use api::builder::LockManagerBuilder;
 pub use api::manager::LockManager;
 pub use api::snapshot::LockInfo;
-pub(crate) use engine::options::{valid_lease, valid_permits, valid_wait};
+pub(crate) use engine::options::{valid_keep, valid_lease, valid_permits, valid_wait};
 pub(crate) use engine::read_budget::{ReadBudget, ReadShare};
 #[cfg(feature = "tracing")]
 pub use engine::trace_keys::TraceKeys;

@@ -16,7 +16,8 @@ use tower_lock::{ErrorKind, Held, LockLayer, LockManager, LockRejection, OnUnava
 
 use crate::served::{in_time, path_key, post};
 use crate::support::broken::broken;
-use crate::support::engine::SECOND;
+use crate::support::engine::{MS, SECOND};
+use crate::support::simulated::{Command, Simulated, is_free};
 
 /// Serves a request by a handler that writes whether it holds the lock, or why not.
 async fn serve<K: KeyExtractor>(
@@ -114,6 +115,40 @@ async fn unavailable_backend_passes_requests_by_option() {
     let (status, headers, _) = serve(&unavailable, post("/a")).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(!headers.contains_key("tower-lock"));
+}
+
+/// Returns how many acquires ten requests for one resource send.
+async fn acquires_of_ten<K: KeyExtractor>(wire: &Simulated, layer: LockLayer<K>) -> usize {
+    let before = wire.sent(Command::Acquire);
+    for _ in 0..10 {
+        assert_eq!(serve(&layer, post("/a")).await.0, StatusCode::OK);
+        tokio::time::sleep(5 * MS).await;
+    }
+    tokio::time::sleep(SECOND).await;
+    assert!(is_free(wire, path_key("/a").as_str()).await);
+    wire.sent(Command::Acquire) - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_lease_serves_next_requests() {
+    let wire = Simulated::new(MS);
+    let manager = |time| {
+        let locks = LockManager::builder(wire.clone()).keep_released(time);
+        locks.build().unwrap()
+    };
+    let layer = |time| LockLayer::by_path(manager(time));
+    assert_eq!(acquires_of_ten(&wire, layer(Duration::ZERO)).await, 10);
+    let kept = layer(Duration::ZERO).keep_released(100 * MS);
+    assert_eq!(acquires_of_ten(&wire, kept).await, 2);
+    assert_eq!(acquires_of_ten(&wire, layer(100 * MS)).await, 2);
+    let off = layer(100 * MS).keep_released(Duration::ZERO);
+    assert_eq!(acquires_of_ten(&wire, off).await, 10);
+}
+
+#[test]
+#[should_panic(expected = "invalid `keep_released`")]
+fn keeping_for_more_than_100_ms_panics() {
+    drop(LockLayer::by_path(LockManager::in_memory()).keep_released(101 * MS));
 }
 
 /// The handler of a request that must not carry the [`Held`] of the outer layer.

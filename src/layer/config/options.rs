@@ -14,7 +14,7 @@ use tower::BoxError;
 
 use super::unlocked::Passing;
 use crate::layer::rejection::LockRejection;
-use crate::lock::{valid_lease, valid_wait};
+use crate::lock::{valid_keep, valid_lease, valid_wait};
 use crate::{Acquire, ConfigError, LockKeys, LockManager, Owner};
 
 /// The treatment of a request whose lock is lost while it is served.
@@ -45,6 +45,8 @@ pub(crate) struct Options {
     pub(in crate::layer) wait: Option<Duration>,
     pub(in crate::layer) lease: Option<Duration>,
     pub(in crate::layer) max_hold: Duration,
+    /// `None` for the time of the manager.
+    pub(in crate::layer) keep_released: Option<Duration>,
     pub(in crate::layer) reads: Reads,
     /// The limit of permits for a request, if requests get those in place of locks.
     pub(in crate::layer) permits: Option<Arc<LimitOf>>,
@@ -75,6 +77,7 @@ impl Default for Options {
             wait: None,
             lease: None,
             max_hold: Duration::from_secs(5 * 60),
+            keep_released: None,
             reads: Reads::Unlocked,
             skip: None,
             permits: None,
@@ -107,6 +110,12 @@ impl Options {
     pub(in crate::layer) fn set_max_hold(&mut self, max_hold: Duration) {
         assert_valid(valid_lease("max_hold", max_hold));
         self.max_hold = max_hold;
+    }
+
+    #[track_caller]
+    pub(in crate::layer) fn set_keep_released(&mut self, time: Duration) {
+        assert_valid(valid_keep("keep_released", time));
+        self.keep_released = Some(time);
     }
 
     #[track_caller]
@@ -193,6 +202,9 @@ impl Options {
         if let Some(lease) = self.lease {
             acquire = acquire.lease(lease);
         }
+        if let Some(time) = self.keep_released {
+            acquire = acquire.keep_released(time);
+        }
         if let Some(name) = self.name() {
             acquire = acquire.name(name);
         }
@@ -222,6 +234,7 @@ impl fmt::Debug for Options {
             .field("wait", &self.wait)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
+            .field("keep_released", &self.keep_released)
             .field("reads", &self.reads)
             .field("busy_status", &self.busy_status)
             .field("release_at_head", &self.release_at_head)

@@ -90,6 +90,19 @@ impl<K> LockLayer<K> {
         self
     }
 
+    /// Sets for how long the lease of a request's lock stays in this process for the next request with its key. Defaults to
+    /// the manager's [`keep_released`](crate::LockManagerBuilder::keep_released), which is off, and has the same effect.
+    /// Zero keeps none.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `time` is longer than 100 ms.
+    #[track_caller]
+    pub fn keep_released(mut self, time: Duration) -> Self {
+        self.options.set_keep_released(time);
+        self
+    }
+
     /// Sets the status when the resource is busy. Defaults to that of the layer or scope around, or to 409 Conflict.
     /// Clients that know WebDAV expect 423 Locked.
     ///

@@ -19,7 +19,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::engine::options::{valid_lease, valid_permits, valid_wait};
 use crate::lock::engine::read_budget::ReadBudget;
-use crate::lock::lease::claim::{Claim, Deadline, HoldId, Keep, QueuePosition, Terms};
+use crate::lock::lease::claim::{Claim, Deadline, HoldId, QueuePosition, Terms};
 use crate::lock::lease::grant::Grant;
 use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
 use crate::{ConfigError, Error, ErrorKind, LockKeys};
@@ -60,7 +60,7 @@ impl Acquire {
             mode,
             limit,
             max_hold: self.max_hold.map_or(Span::FOREVER, Span::new),
-            keep: Keep::new(self.engine.options.keep_released),
+            keep: self.keep,
         })
     }
 
