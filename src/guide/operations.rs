@@ -9,7 +9,7 @@
 //! | name | kind | alert when |
 //! |---|---|---|
 //! | `tower_lock_acquires_total{outcome, layer}` | counter | the rate of an outcome other than `granted`, `busy`, `permits_exhausted`, `cancelled` and those of wrong requests (`invalid_key`, `no_route`, `body_…`) is above 0 for some minutes |
-//! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `reclaimed`, `reentrant` | – |
+//! | `tower_lock_grants_total{via, layer}` | counter of keys, by `backend`, `handoff`, `kept`, `reclaimed`, `reentrant` | – |
 //! | `tower_lock_wait_seconds{outcome, layer}` | histogram, by `granted`, `rejected`, `cancelled` | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_hold_seconds{layer}` | histogram of keys, from the grant to the end of the last hold | its 99th percentile approaches the wait of the layer |
 //! | `tower_lock_lost_total{reason, layer}` | counter of keys, by [`LostReason`](crate::manager::LostReason) | it increases with a reason other than `forced`: some work ran under a lost lock |
@@ -18,6 +18,7 @@
 //! | `tower_lock_waiting_limit` | gauge, the sum over all managers of the process | – |
 //! | `tower_lock_waiting_ratio` | gauge, the part of its limit that a manager uses, the largest of all managers of the process | it is above 0.8 |
 //! | `tower_lock_unreleased` | gauge of leases whose release the backend has not confirmed | it stays above 0 for a minute |
+//! | `tower_lock_kept` | gauge of leases that are [kept](#kept-leases) | – |
 //! | `tower_lock_oldest_hold_seconds`, `tower_lock_oldest_wait_seconds` | gauge | the oldest hold is older than any request should be |
 //! | `tower_lock_renewals_total{outcome}`, `tower_lock_releases_total{outcome}` | counter of leases, by `ok`, `not_held`, `failed` | `failed` increases for some minutes |
 //! | `tower_lock_wakeups_total{by}` | counter of grants after a wait for another process, by `message`, `expiry`, `backstop` | more than 20 % are `backstop`: notifications do not arrive |
@@ -159,6 +160,11 @@
 //! Do not use it if a load balancer spreads the requests for one key over many processes (round robin): most requests then
 //! wait for a process that does not need the lease, for up to this time. Route the requests for one key to one process, or
 //! leave the setting off. With `no_wait`, these requests fail, although no owner holds the key.
+//!
+//! `tower_lock_grants_total{via="kept"}` shows whether the setting helps: each of these grants saved the commands of an
+//! acquire and a release. If few grants are `kept`, and the waits of other processes increase, leave it off. While a lease is
+//! kept, [`is_locked`](crate::LockManager::is_locked) is `true`, and [`inspect`](crate::LockManager::inspect), the dashboard
+//! and `tower_lock_kept` show it as kept. [`force_release`](crate::LockManager::force_release) ends it.
 //!
 //! The time is a part of the longest wait: choose about twice the usual time between two requests for one key. A crash
 //! costs the rest of the lease, as it does while a lock is held. [`shutdown`](crate::LockManager::shutdown) releases

@@ -13,6 +13,8 @@ label! {
         Reentrant = "reentrant",
         /// This process still had the lease of a lock that it was about to release.
         Reclaimed = "reclaimed",
+        /// This process had [kept](crate::LockManagerBuilder::keep_released) the lease, because the key comes back.
+        Kept = "kept",
         /// A holder in this process released the lock to this waiter, without a round trip.
         HandOff = "handoff",
         /// The backend granted the lock.

@@ -32,6 +32,7 @@ impl History {
             Via::Backend => "backend",
             Via::HandOff => "handoff",
             Via::Reclaimed => "reclaimed",
+            Via::Kept => "kept",
             via => panic!("no owner has a lock twice: {via:?}"),
         };
         self.count(format!(

@@ -77,7 +77,10 @@ async fn kept_lease_that_nobody_takes_is_released() {
     come_back(&locks, "k").await;
     let before = sent(&wire);
     sleep(KEEP - 5 * MS).await;
-    assert!(!is_free(&wire, "k").await && !locks.snapshot().is_idle());
+    let snapshot = locks.snapshot();
+    assert_eq!((snapshot.kept, snapshot.unreleased), (1, 0));
+    let info = locks.inspect("k").await.unwrap().unwrap();
+    assert!(info.kept && !snapshot.is_idle());
     sleep(10 * MS).await;
     assert!(is_free(&wire, "k").await && locks.snapshot().is_idle());
     assert_eq!(sent(&wire) - before, 1, "{:?}", wire.log());

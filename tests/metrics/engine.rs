@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::poll;
 use tower_lock::backend::BackendErrorKind;
+use tower_lock::manager::Via;
 use tower_lock::{LockManager, Memory};
 
 use crate::backend::{Fault, Faulty};
@@ -124,6 +125,29 @@ fn lease_during_its_release_is_reclaimed() {
     });
     let reclaimed = seen.count("tower_lock_grants_total{via=\"reclaimed\"}");
     assert_eq!(reclaimed, 1, "{seen:#?}");
+}
+
+#[test]
+fn kept_lease_is_shown_until_its_take() {
+    let recorder = Recorder::new();
+    recorder.run(|| {
+        run(async {
+            let locks = LockManager::builder(Faulty::default()).keep_released(MS * 50);
+            let locks = locks.build().unwrap();
+            for _ in 0..2 {
+                drop(locks.acquire("k").await.unwrap());
+            }
+            locks.flush_metrics();
+            let seen = recorder.read();
+            assert_eq!(seen.gauge("tower_lock_kept"), 1.0);
+            assert_eq!(seen.gauge("tower_lock_unreleased"), 0.0);
+            let guard = locks.acquire("k").await.unwrap();
+            assert_eq!(guard.via(), Via::Kept);
+            locks.flush_metrics();
+            let seen = recorder.read();
+            assert_eq!(seen.count("tower_lock_grants_total{via=\"kept\"}"), 1);
+        });
+    });
 }
 
 #[test]

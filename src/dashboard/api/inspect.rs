@@ -46,6 +46,7 @@ pub(in crate::dashboard) async fn inspect(State(board): State<Arc<Board>>, body:
     let held_by_lease = info.filter(|_| !holds).map(|info| {
         // A failed release is retried without its lane.
         match board.locks.own(&info.owner) {
+            Some(_) if info.kept => HeldBy::Kept,
             Some(_) => HeldBy::Releasing,
             None => HeldBy::Elsewhere,
         }

@@ -51,6 +51,7 @@ pub(in crate::dashboard) async fn summary(
             "queued": counts.snapshot.queued,
             "lanes": counts.snapshot.lanes,
             "unreleased": counts.snapshot.unreleased,
+            "kept": counts.snapshot.kept,
         },
         "capabilities": { "force_release": board.audit.is_some() },
     }))

@@ -289,6 +289,7 @@ function state(it) {
   if (it.error) return it.here ? 'held by this process, not confirmed by the backend' : 'unknown: the backend did not reply';
   if (!it.held) return 'free';
   if (it.here) return it.holders > it.here.owners ? 'held by this process and by others' : 'held by this process';
+  if (it.held_by === 'kept') return 'kept by this process for its next request';
   return it.held_by === 'releasing' ? 'released by this process, not confirmed by the backend' : 'held by another process';
 }
 function detail(it) {
@@ -308,7 +309,7 @@ function detail(it) {
   const long = [...shown(it.key)].length > 40;
   looked.typed = long ? it.confirm : shown(it.key);
   set($('f-what'), long ? `Type ${it.confirm}, the check digits of this key` : 'Type the key as it is shown');
-  $('f-other').hidden = !!here || it.held_by === 'releasing';
+  $('f-other').hidden = !!here || ['kept', 'releasing'].includes(it.held_by);
   $('force').hidden = !(it.held && summary && summary.capabilities.force_release);
 }
 // A button chooses the owner that a release ends.

@@ -44,6 +44,7 @@ impl Frame<'_> {
             "permits": walk.counts.snapshot.permits,
             "waiting": walk.counts.snapshot.waiting,
             "unreleased": walk.counts.snapshot.unreleased,
+            "kept": walk.counts.snapshot.kept,
             "lanes": walk.counts.snapshot.lanes,
             "shown": walk.counts.shown,
             "oldest_hold_ms": walk.counts.oldest_hold.map(in_millis),
@@ -97,6 +98,7 @@ pub(in crate::dashboard) fn owner(view: &OwnerView) -> Value {
 pub(in crate::dashboard) fn held_by(it: HeldBy) -> &'static str {
     match it {
         HeldBy::Here => "here",
+        HeldBy::Kept => "kept",
         HeldBy::Releasing => "releasing",
         HeldBy::Elsewhere => "elsewhere",
         HeldBy::Unavailable => "unavailable",

@@ -43,6 +43,9 @@ pub struct LockInfo {
     /// The number of places in the queue of the backend, or 0 if it has none: one per process, and one per waiter for a
     /// permit that contends.
     pub queued: u32,
+    /// Whether this process [keeps](crate::LockManagerBuilder::keep_released) the lease for its next acquire. No owner
+    /// holds it then.
+    pub kept: bool,
 }
 
 impl LockInfo {
@@ -50,9 +53,10 @@ impl LockInfo {
         let now = engine.now();
         // One of the owners of this process that hold the key, and the number of those that share it.
         let (mut first, mut shared) = (None, 0u32);
-        let mut waiters = 0;
+        let (mut waiters, mut kept) = (0, false);
         engine.inspect(key, |_, lane| {
             waiters += lane.waiters();
+            kept |= lane.kept_lease().is_some();
             for grant in lane.holders().filter(|grant| grant.is_held(now)) {
                 shared += u32::from(lane.mode() == Mode::Shared);
                 first.get_or_insert_with(|| Arc::clone(grant));
@@ -72,6 +76,7 @@ impl LockInfo {
             hold_count,
             waiters,
             queued: holder.queued,
+            kept,
         }
     }
 }
@@ -136,6 +141,7 @@ mod tests {
             queued: 1,
             lanes: 4,
             unreleased: 0,
+            kept: 0,
         };
         assert_eq!(locks.snapshot(), expected);
         drop((shared, permits, exclusive, waiters));

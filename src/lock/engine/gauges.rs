@@ -73,12 +73,14 @@ impl Engine {
             waiting: [0; Name::COUNT],
             waiting_limit: self.options.max_waiters,
             unreleased: self.unconfirmed(),
+            kept: 0,
             oldest_hold: Duration::ZERO,
             oldest_wait: Duration::ZERO,
             watchdog_lag: self.tally.watchdog_lag(),
         };
         self.lanes.inspect_all(|_, lane| {
             gauges.unreleased += usize::from(lane.is_unreleased(now));
+            gauges.kept += usize::from(lane.kept_lease().is_some());
             let mode = lane.mode() as usize;
             for grant in lane.holders() {
                 gauges.held[grant.name.number()][mode] += 1;

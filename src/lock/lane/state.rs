@@ -147,6 +147,8 @@ pub(crate) enum HeldBy {
     Unavailable,
     /// No attempt has a reply.
     Unknown,
+    /// This process, for its next acquire.
+    Kept,
     /// This process, whose release has no confirmation.
     Releasing,
 }
@@ -156,6 +158,7 @@ impl Lane {
     pub(in crate::lock) fn held_by(&self) -> HeldBy {
         match &self.phase {
             Phase::Held(_) => HeldBy::Here,
+            Phase::Returning(_) if self.kept_lease().is_some() => HeldBy::Kept,
             Phase::Returning(_) => HeldBy::Releasing,
             Phase::Contending(contending) => match contending.seen {
                 LastReply::Busy(_) => HeldBy::Elsewhere,
@@ -252,10 +255,15 @@ impl Lane {
         matches!(self.phase, Phase::Returning(_))
     }
 
-    /// Returns `true` if a lease is being returned that the backend may still hold. Nothing ends its return after that
-    /// if the home has ended.
-    pub(in crate::lock) fn is_unreleased(&self, now: Moment) -> bool {
+    /// Returns `true` if a lease is kept or being returned that the backend may still hold. Nothing ends its return after
+    /// that if the home has ended.
+    pub(in crate::lock) fn may_have_lease(&self, now: Moment) -> bool {
         matches!(&self.phase, Phase::Returning(returning) if now < returning.forget_at)
+    }
+
+    /// Returns the same for a lease that is being returned.
+    pub(in crate::lock) fn is_unreleased(&self, now: Moment) -> bool {
+        self.kept_lease().is_none() && self.may_have_lease(now)
     }
 
     /// Returns the lease that is held or being returned.

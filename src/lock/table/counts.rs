@@ -43,12 +43,15 @@ pub struct Snapshot {
     pub queued: usize,
     /// Releases that the backend has not confirmed yet.
     pub unreleased: usize,
+    /// Keys whose leases this process [keeps](crate::LockManagerBuilder::keep_released) for the next acquire, without an
+    /// owner.
+    pub kept: usize,
     /// Keys that are held, waited for or being released in this process.
     pub(crate) lanes: usize,
 }
 
 impl Snapshot {
-    /// Returns `true` if no lock is held, waited for or being released.
+    /// Returns `true` if no lock is held, waited for, kept or being released.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         *self == Self::default()
@@ -81,7 +84,7 @@ type Once = [bool; 4];
 
 fn once(lane: &Lane, now: Moment) -> Once {
     [
-        !lane.is_yielding() && (!lane.is_returning() || lane.is_unreleased(now)),
+        !lane.is_yielding() && (!lane.is_returning() || lane.may_have_lease(now)),
         lane.is_held(),
         lane.has_place(),
         lane.is_shown(),
@@ -102,6 +105,7 @@ impl Counting {
         let counts = &mut self.counts.snapshot;
         counts.waiting += lane.waiters();
         counts.unreleased += usize::from(lane.is_unreleased(self.now));
+        counts.kept += usize::from(lane.kept_lease().is_some());
         *match lane.mode() {
             Mode::Exclusive => &mut counts.exclusive,
             Mode::Shared => &mut counts.shared,

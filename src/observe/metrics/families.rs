@@ -32,6 +32,8 @@ families! {
         "The part of its waiting limit that a manager uses, the largest of all managers.";
     describe_gauge Count UNRELEASED = "tower_lock_unreleased":
         "Leases whose release the backend has not confirmed.";
+    describe_gauge Count KEPT = "tower_lock_kept":
+        "Leases that this process keeps for the next acquire.";
     describe_gauge Seconds OLDEST_HOLD = "tower_lock_oldest_hold_seconds":
         "The age of the oldest grant that is held.";
     describe_gauge Seconds OLDEST_WAIT = "tower_lock_oldest_wait_seconds":

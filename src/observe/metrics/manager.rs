@@ -70,6 +70,7 @@ pub(super) struct ManagerSeries {
     commands: Vec<[Distribution; CommandOutcome::COUNT]>,
     waiting_limit: GaugeSeries,
     unreleased: GaugeSeries,
+    kept: GaugeSeries,
 }
 
 impl ManagerSeries {
@@ -79,6 +80,7 @@ impl ManagerSeries {
             commands: Vec::new(),
             waiting_limit: GaugeSeries::new(families::WAITING_LIMIT, vec![]),
             unreleased: GaugeSeries::new(families::UNRELEASED, vec![]),
+            kept: GaugeSeries::new(families::KEPT, vec![]),
         }
     }
 
@@ -125,5 +127,6 @@ impl ManagerSeries {
     pub(super) fn follow_gauges(&mut self, gauges: &Gauges) {
         self.waiting_limit.follow(gauges.waiting_limit);
         self.unreleased.follow(gauges.unreleased);
+        self.kept.follow(gauges.kept);
     }
 }

@@ -32,8 +32,8 @@
 //!
 //! | for each | series | which |
 //! |---|---|---|
-//! | layer name, of at most 32, and all acquires without one | 127 | 21 outcomes, 4 ways of a grant, 6 reasons of a loss, 3 histograms of waits, 1 of holds, the owners of 3 modes, the waiters |
-//! | process | 20 | renewals and releases 3 each, wake-ups 3, forced releases 3, unlocked requests 2, 6 gauges |
+//! | layer name, of at most 32, and all acquires without one | 128 | 21 outcomes, 5 ways of a grant, 6 reasons of a loss, 3 histograms of waits, 1 of holds, the owners of 3 modes, the waiters |
+//! | process | 21 | renewals and releases 3 each, wake-ups 3, forced releases 3, unlocked requests 2, 7 gauges |
 //! | process with a backend that sends commands | 25 | the queue across processes: 2 counters and a histogram |
 //! | command of such a backend, of 9 | 69 | a histogram for each of 3 outcomes |
 //! | part of a server, of at most 192 at a time | 2 | its state, and its incidents |

@@ -14,6 +14,7 @@ pub(crate) struct Gauges {
     pub(crate) waiting: [usize; Name::COUNT],
     pub(crate) waiting_limit: usize,
     pub(crate) unreleased: usize,
+    pub(crate) kept: usize,
     pub(crate) oldest_hold: Duration,
     pub(crate) oldest_wait: Duration,
     pub(crate) watchdog_lag: Duration,

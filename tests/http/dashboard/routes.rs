@@ -265,6 +265,22 @@ async fn release_without_reply_is_of_this_process() {
     drop(guard);
 }
 
+#[tokio::test(start_paused = true)]
+async fn kept_lease_is_shown_as_kept() {
+    let locks = LockManager::builder(Simulated::new(Duration::ZERO));
+    let locks = locks.keep_released(Duration::from_millis(100));
+    let locks = locks.build().unwrap();
+    let app = open(&locks);
+    for _ in 0..2 {
+        drop(locks.acquire("order:42").await.unwrap());
+    }
+    let (_, found) = inspect(&app, "order:42").await;
+    assert_eq!(
+        (&found["held"], &found["held_by"]),
+        (&json!(true), &json!("kept"))
+    );
+}
+
 #[tokio::test]
 async fn pages_contain_every_key_once() {
     let locks = LockManager::in_memory();

@@ -45,7 +45,7 @@ async fn fork_takes_no_kept_lease() {
             .inspect(&"k".into(), |lane| lane.kept_lease().is_some())
     };
     assert_eq!(is_kept(), Some(true), "it is left to the parent");
-    assert_eq!(locks.shutdown(MS).await.unreleased, 1);
+    assert_eq!(locks.shutdown(MS).await.kept, 1);
 }
 
 #[tokio::test(start_paused = true)]

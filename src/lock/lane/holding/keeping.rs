@@ -85,7 +85,7 @@ impl Returning {
     pub(in crate::lock::lane) fn taken_back(&self, terms: Terms, now: Moment) -> Option<Via> {
         let (passes, via) = match self.sent {
             Sent::Never => (self.lease.may_pass_to(terms, now), Via::Reclaimed),
-            Sent::Kept { until } => (self.lease.may_pass_until(until, terms, now), Via::Reclaimed),
+            Sent::Kept { until } => (self.lease.may_pass_until(until, terms, now), Via::Kept),
             Sent::Once { .. } | Sent::Twice => return None,
         };
         passes.then_some(via)
