@@ -33,9 +33,10 @@
 //!
 //! The phases are those of `Phase` in `lane/state.rs`. A lease is *surrendered* from the end of its last hold until its release
 //! is sent, and *returning* from then on. It is *kept* while its release is not due, because its key comes back: the last
-//! acquire began within the time of [`keep_released`](LockManagerBuilder::keep_released) after the end before it. A shared lease is *open* while other owners may join it. A lease has *budget*
-//! while it may pass to a waiter here: other processes have not waited too long, and tokens are left
-//! ([`Lease::may_pass_to`](lease::Lease::may_pass_to)). A place is one in the queue of the backend.
+//! acquire began within the time of [`keep_released`](LockManagerBuilder::keep_released) after the end before it. A shared
+//! lease is *open* while other owners may join it. A lease has *budget* while it may pass to a waiter here: other processes
+//! have not waited too long, and tokens are left ([`Lease::may_pass_to`](lease::Lease::may_pass_to)). A place is one in the
+//! queue of the backend.
 //!
 //! The column *task* names the background task that the next phase needs to make progress, or that notices the event:
 //! `attempt` is the task of a [`first_attempt`](tasks::first_attempt), `loop` an acquire loop
