@@ -66,6 +66,7 @@
 //! |---|---|---|
 //! | `TL001` | the lock is lost | roll back, and acquire the lock again or reject the request |
 //! | `40001` | the previous holder is still committing, in REPEATABLE READ or SERIALIZABLE | repeat the transaction |
+//! | `55P03`, `40P01` | the fence waited for the previous holder for longer than the `lock_timeout` of the session, or in a deadlock of two transactions with several fences | repeat the transaction |
 //! | `25006` | the transaction is read-only, or the server is a standby | use the primary |
 //!
 //! Rules:
@@ -76,6 +77,9 @@
 //! - It is outside of savepoints. A rollback to a savepoint ends a fence after it.
 //! - A transaction that is idle for 10 s under a fence ends, unless the session sets
 //!   `idle_in_transaction_session_timeout` itself. A process that stops in it thus blocks the key for at most that time.
+//!   A prepared transaction (`PREPARE TRANSACTION`) blocks it until its second phase.
+//! - It waits for the transaction of the previous holder in the same process. Only `lock_timeout` limits that wait. A transaction
+//!   of several keys has one fence, which takes all of them: it waits for them in one order.
 //! - Under a shared lock, fenced transactions run side by side.
 //!
 //! # What a crash loses
@@ -96,8 +100,9 @@
 //! `connect_timeout`, which defaults to 2 s, and later ones begin at the host that accepted. A connection on which a server
 //! rejects writes is replaced.
 //!
-//! With `synchronous_standby_names`, a grant is on the standby before the reply, and a failover to it loses none. While no
-//! such standby is connected, acquires are rejected with 503, and held locks are renewed and released. The
+//! With `synchronous_standby_names`, a grant is on the standby before the reply, and a failover to it loses none, unless the
+//! role sets `synchronous_commit` to `local`. While no such standby is connected, acquires are rejected with 503, and held
+//! locks are renewed and released. The
 //! former primary must have ended before the promotion: locks and fence of a server know nothing of another one.
 //!
 //! # Rights
