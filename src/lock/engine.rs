@@ -99,10 +99,6 @@ impl Engine {
         self.numbers.0.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn new_owner(&self) -> Owner {
-        self.owner(self.next_number())
-    }
-
     /// Returns the owner with this number, which [`next_number`](Self::next_number) has returned.
     pub(super) fn owner(&self, number: u64) -> Owner {
         let Some(number) = NonZeroU64::new(number) else {

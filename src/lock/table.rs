@@ -198,7 +198,7 @@ impl Lanes {
             if !shard.lanes.is_empty() {
                 return false;
             }
-            shard.deadlines.clear();
+            shard.deadlines = Deadlines::default();
         }
         true
     }

@@ -72,7 +72,7 @@ impl LockManager {
     /// Creates a unique owner, for [`Acquire::owner`].
     #[must_use]
     pub fn new_owner(&self) -> Owner {
-        self.engine.new_owner()
+        self.engine.owner(self.engine.next_number())
     }
 
     /// Returns the id that this manager shares with its clones only.

@@ -50,16 +50,6 @@ struct Hold {
     limit: Moment,
 }
 
-impl Hold {
-    fn new(claim: &Claim, now: Moment) -> Self {
-        Self {
-            id: Some(claim.hold),
-            end: End::of(claim, now),
-            limit: now + claim.terms.max_hold,
-        }
-    }
-}
-
 impl Others {
     fn unnest(&mut self, hold: HoldId) -> bool {
         self.unclaimed.retain(|(id, _)| *id != hold);
@@ -150,7 +140,11 @@ impl OwnerHolds {
 
     /// Adds a hold that is not like the others.
     pub(super) fn nest(&mut self, claim: &Claim, uniform: End, now: Moment) {
-        self.list(uniform).push(Hold::new(claim, now));
+        self.list(uniform).push(Hold {
+            id: Some(claim.hold),
+            end: End::of(claim, now),
+            limit: now + claim.terms.max_hold,
+        });
         self.nest_uniform();
     }
 

@@ -52,11 +52,6 @@ impl Deadlines {
             retain(&mut self.0, is_live);
         }
     }
-
-    /// Drops all entries.
-    pub(in crate::lock) fn clear(&mut self) {
-        self.0 = Heap::new();
-    }
 }
 
 #[cold]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::lock::tests::{MS, SECOND};
+use crate::lock::tests::MS;
 
 fn entry(now: Moment, millis: u32) -> Entry {
     Entry {
@@ -49,14 +49,6 @@ fn compaction_drops_stale_entries_only() {
         assert_eq!(deadlines.pop(), Some(entry(now, millis)));
     }
     assert_eq!(deadlines.pop(), None);
-}
-
-#[test]
-fn cleared_index_has_no_entries() {
-    let mut deadlines = Deadlines::default();
-    deadlines.push(entry(Moment::now() + SECOND, 10));
-    deadlines.clear();
-    assert_eq!(deadlines.first(), None);
 }
 
 #[test]
