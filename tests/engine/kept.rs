@@ -124,6 +124,29 @@ async fn waiter_elsewhere_waits_for_turn_and_hold() {
     }
 }
 
+/// Each acquire follows the drop before it at once, earlier than the task that returns the lease.
+#[tokio::test(start_paused = true)]
+async fn waiter_elsewhere_has_turn_without_pause() {
+    let wire = Simulated::new(MS);
+    let here = LockManager::builder(wire.clone()).keep_released(10 * MS);
+    let (here, there) = (here.build().unwrap(), manager_on(&wire.another_wire()));
+    let repeats = tokio::spawn(async move {
+        loop {
+            let _guard = here.acquire("k").wait_forever().await.unwrap();
+            sleep(2 * MS).await;
+        }
+    });
+    for round in 0..20 {
+        sleep(100 * MS + round * MS).await;
+        let start = Instant::now();
+        let guard = there.acquire("k").wait(SECOND).await.unwrap();
+        let waited = start.elapsed();
+        assert!(waited <= 10 * MS + 2 * MS + 8 * MS, "{waited:?}");
+        drop(guard);
+    }
+    repeats.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_processes_share_repeated_key_equally() {
     let wire = Simulated::new(MS);

@@ -30,6 +30,9 @@ impl Lane {
                 returning.keep_until = None;
             }
             returning.stay(turn_ends.min(until), effects);
+        } else if turn_ends <= now {
+            // The backend decides before the next acquire, however early that comes.
+            returning.lease.end_hand_offs();
         }
     }
 

@@ -82,6 +82,16 @@ fn surrendered_kept_lease_is_taken_back_until_sent() {
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
 }
 
+/// Otherwise, a key that repeats without a pause would go on until the budget of hand-offs ends.
+#[test]
+fn lease_of_ended_turn_is_not_taken_back() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.pass(LENGTH);
+    returns(&mut lane.keep(&grant, 1));
+    assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
+    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
+}
+
 /// The lease is kept again before the releaser runs for its first return.
 #[test]
 fn late_releaser_leaves_kept_lease() {
