@@ -78,7 +78,7 @@
 //! | held | acquire by another owner | | queue; with `no_wait` reject | watchdog |
 //! | held | release, count above 1 | | count down; the terms of the remaining holds apply | watchdog |
 //! | held, not by a permit | last release, the first waiter has the same mode, budget left | held by that waiter | answer it | watchdog |
-//! | held, exclusive | last release by a drop, no waiter, its key comes back, tokens left, in its turn | kept | | watchdog |
+//! | held, exclusive | last release by a drop, no waiter, its key comes back, tokens left, in its turn, no renewal is due or in flight | kept | | watchdog |
 //! | held, exclusive | last release by a drop, no waiter, its key comes back, otherwise | surrendered | keep unless other processes wait; no budget is left if its turn has ended | releaser |
 //! | held | last release otherwise | surrendered | release | releaser |
 //! | kept | acquire, tokens left, in its turn | held | take the lease back | watchdog |

@@ -321,6 +321,25 @@ async fn suspect_kept_lease_is_confirmed_first() {
     assert!(guard.is_held());
 }
 
+/// The store loses its data while the lock is held, and replies to no renewal at first.
+#[tokio::test(start_paused = true)]
+async fn suspect_lease_is_kept_only_by_backend() {
+    let wire = Simulated::new(MS);
+    let (here, there) = (keeping(&wire), manager_on(&wire.another_wire()));
+    come_back(&here, "k").await;
+    let lost = here.acquire("k").await.unwrap();
+    assert!(there.force_release("k").await.unwrap());
+    let guard = there.acquire("k").no_wait().await.unwrap();
+    wire.fail_next(Command::Renew, Fault::Refused);
+    wire.down(None);
+    sleep(4 * MS).await;
+    drop(lost);
+    sleep(5 * MS).await;
+    let busy = here.acquire("k").no_wait().await.unwrap_err();
+    assert!(busy.is_busy());
+    assert!(guard.is_held());
+}
+
 /// The command that ends the turn has no reply, or fails.
 #[tokio::test(start_paused = true)]
 async fn failed_end_of_turn_releases_lease() {

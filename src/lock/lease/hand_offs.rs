@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::claim::Terms;
+use super::renewal::RenewalState;
 use super::{Lease, RENEW_AT};
 use crate::FencingToken;
 use crate::backend::{KeepRequest, Mode};
@@ -97,10 +98,11 @@ impl Lease {
     }
 
     /// Returns `true` if the lease may stay here for the next holder of a turn that ends at `end`: no other process is
-    /// known to wait.
+    /// known to wait, and nothing suggests that the backend has lost the lease. A lease without holders is not renewed.
     pub(in crate::lock) fn may_stay(&self, end: Moment, now: Moment) -> bool {
         let others_wait = self.hand_offs().turn_until.is_some();
-        now < end && !others_wait && self.has_tokens() && self.lasts(now)
+        let is_certain = matches!(self.renewal, RenewalState::Due(at) if now < at);
+        now < end && !others_wait && is_certain && self.has_tokens() && self.lasts(now)
     }
 
     /// Returns `true` if enough time is left for a further holder.

@@ -79,11 +79,6 @@ impl Returning {
         self.sent = Sent::Kept { until };
     }
 
-    /// Returns `true` if the lease is kept and can be taken back.
-    pub(in crate::lock::lane) fn stays(&self) -> bool {
-        self.is_kept() && self.lease.has_tokens()
-    }
-
     /// Returns how an acquire with `terms` takes the lease back, or `None` if it may not.
     pub(in crate::lock::lane) fn taken_back(&self, terms: Terms, now: Moment) -> Option<Via> {
         let (passes, via) = match self.sent {
@@ -98,10 +93,7 @@ impl Returning {
     pub(in crate::lock::lane) fn surrender(&mut self, effects: &mut Effects) {
         if self.is_kept() {
             self.sent = Sent::Never;
-            // The release must follow the reply to a renewal in flight.
-            if !self.lease.is_in_flight() {
-                effects.work.push(Work::Return);
-            }
+            effects.work.push(Work::Return);
         }
     }
 }

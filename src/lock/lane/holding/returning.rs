@@ -213,10 +213,6 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        // A kept lease stays, unless the renewal did not find it.
-        if matches!(&self.phase, Phase::Returning(returning) if returning.stays()) {
-            return;
-        }
         let (lease, report) = self.take_lease();
         self.pass_on(key, lease, report, now, effects);
     }

@@ -8,9 +8,13 @@ const LENGTH: Duration = Duration::from_millis(20);
 impl TestLane {
     /// Drops the last hold on a key that comes back.
     fn keep(&mut self, grant: &Arc<Grant>, hold: HoldId) -> Effects {
+        self.keep_for(LENGTH, grant, hold)
+    }
+
+    fn keep_for(&mut self, length: Duration, grant: &Arc<Grant>, hold: HoldId) -> Effects {
         let ((), effects) = self.event(|lane, now, effects| {
             lane.release(grant, hold, None, now, effects);
-            lane.keep(Span::new(LENGTH), now, effects);
+            lane.keep(Span::new(length), now, effects);
         });
         effects
     }
@@ -235,6 +239,26 @@ fn short_lease_is_kept_only_with_time_left() {
     assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
 }
 
+/// A held lease that may be lost is renewed at once, and a kept one is not.
+#[test]
+fn suspect_lease_is_kept_by_backend() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    lane.lane.require_renewal(lane.now);
+    returns(&mut lane.keep(&grant, 1));
+    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
+}
+
+#[test]
+fn lease_whose_renewal_failed_is_kept_by_backend() {
+    let (mut lane, grant) = TestLane::held(SHORT);
+    lane.pass(SHORT.ttl.get() / 3);
+    let renewal = lane.start_renewal();
+    let failed = Err(BackendError::unknown("lost"));
+    assert!(lane.renewed(&renewal, lane.now, failed).is_empty());
+    returns(&mut lane.keep_for(100 * MS, &grant, 1));
+    assert!(matches!(lane.take_return(), Some(Order::ReleaseOrKeep(..))));
+}
+
 #[test]
 fn end_of_keeping_releases_lease() {
     let (mut lane, _grant) = kept();
@@ -282,44 +306,14 @@ fn expired_kept_lease_is_not_taken_back() {
     assert!(effects.work.iter().all(resolves) && effects.work.len() == 1);
 }
 
-/// A lease whose renewal is in flight at the last release.
-fn renewing() -> (TestLane, Renewal) {
+/// The release follows the reply, which may say that the backend has lost the lease.
+#[test]
+fn lease_with_renewal_in_flight_is_not_kept() {
     let (mut lane, grant) = TestLane::held(SHORT);
     lane.pass(SHORT.ttl.get() / 3);
     let renewal = lane.start_renewal();
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.release(&grant, 1, None, now, effects);
-        lane.keep(Span::new(100 * MS), now, effects);
-    });
-    assert!(effects.is_empty() && lane.is_kept());
-    (lane, renewal)
-}
-
-#[test]
-fn renewed_lease_stays_kept() {
-    let (mut lane, renewal) = renewing();
-    let sent_at = lane.now;
-    assert!(
-        lane.renewed(&renewal, sent_at, Ok(Renewed::Renewed))
-            .is_empty()
-    );
-    assert!(lane.is_kept());
-    assert!(matches!(lane.enter(claim(2, SHORT)), Entered::Granted(_)));
-}
-
-#[test]
-fn kept_lease_that_renewal_misses_is_released() {
-    let (mut lane, renewal) = renewing();
-    returns(&mut lane.renewed(&renewal, lane.now, Ok(Renewed::NotHeld)));
-    assert!(matches!(lane.enter(claim(2, SHORT)), Entered::Occupied));
-}
-
-#[test]
-fn release_of_kept_lease_follows_renewal() {
-    let (mut lane, renewal) = renewing();
-    lane.now = lane.next_check();
-    assert!(lane.check().1.is_empty());
-    assert!(lane.take_return().is_none());
+    assert!(lane.keep_for(100 * MS, &grant, 1).is_empty());
+    assert!(!lane.is_kept() && lane.take_return().is_none());
     returns(&mut lane.renewed(&renewal, lane.now, Ok(Renewed::Renewed)));
     assert!(lane.take_return().is_some());
 }
