@@ -8,6 +8,7 @@
 //! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every 50 ms.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Semaphore;
@@ -205,8 +206,14 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         let renewal = renew(Arc::clone(engine), batch, Arc::clone(turns));
         home.spawn(renewal);
     }
+    // Nothing else returns the leases of the other keys if code of the program panics.
+    let mut panicked = None;
     for (key, mut effects) in due.effects {
-        engine.carry_out(&key, &mut effects);
+        let carried_out = catch_unwind(AssertUnwindSafe(|| engine.carry_out(&key, &mut effects)));
+        panicked = panicked.or(carried_out.err());
+    }
+    if let Some(panic) = panicked {
+        resume_unwind(panic);
     }
     due.next
 }

@@ -1,9 +1,10 @@
 //! The start and the end of the watchdog's task.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::{Context, Wake, Waker};
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 use tokio::time::sleep;
 
 use super::*;
@@ -127,6 +128,52 @@ async fn panic_of_program_repeats_no_release_in_flight() {
     });
     assert!(panicked.is_err() && home.watchdog.is_running());
     assert!(home.unconfirmed.next_command(now).is_none());
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker of the program panics");
+    }
+}
+
+/// The turns of some kept leases end in the round that reports the loss of another lock.
+#[test]
+fn panic_of_program_leaves_no_kept_lease() {
+    const KEPT: usize = 20;
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    // It is not driven, so no timer wakes the listener first.
+    let locks = LockManager::builder(Memory::new()).runtime(runtime.handle().clone());
+    let locks = locks.keep_released(100 * MS).build().expect("valid");
+    let _entered = runtime.enter();
+    for n in 0..2 * KEPT {
+        let guard = locks
+            .acquire(format!("k{}", n % KEPT))
+            .into_future()
+            .now_or_never();
+        drop(guard.expect("at once").expect("free"));
+    }
+    let held = locks
+        .acquire("held")
+        .max_hold(100 * MS)
+        .into_future()
+        .now_or_never();
+    let held = held.expect("at once").expect("free");
+    let mut lost = pin!(held.lost());
+    let panics = Waker::from(Arc::new(Panics));
+    let polled = lost.as_mut().poll(&mut Context::from_waker(&panics));
+    assert!(polled.is_pending());
+    std::thread::sleep(105 * MS);
+    let engine = locks.engine();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        round(engine, &engine.home, engine.now())
+    }));
+    let after = locks.snapshot();
+    // The lock whose listener has panicked may be left.
+    assert!(after.kept == 0 && after.unreleased <= 1, "{after:?}");
+    assert!(panicked.is_err());
 }
 
 #[tokio::test(start_paused = true)]
