@@ -94,8 +94,6 @@ pub(super) struct Returning {
     /// From when on the backend counts as unavailable, and why: the reply to the first release is overdue, or the
     /// renewal failed for whose reply the release waited.
     pub(super) trouble: Option<(Moment, LastReply)>,
-    /// Until when the lease stays here for the next acquire if the backend keeps it. `None` if its key does not come back.
-    pub(super) keep_until: Option<Moment>,
     /// When the return ends without a reply: the lease must have expired, and there was time for a release.
     pub(super) forget_at: Moment,
 }

@@ -57,19 +57,22 @@ pub(in crate::lock) struct Terms {
     pub(in crate::lock) keep: Option<Keep>,
 }
 
-/// The time for which a released lease is kept, in nanoseconds. At most 100 ms, so that it takes no space beside the other
-/// terms.
+/// The time for which a released lease is kept, in units of 2 µs. At most 100 ms, so that it takes no space beside the other
+/// parts of the terms and of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) struct Keep(NonZeroU32);
+pub(in crate::lock) struct Keep(NonZeroU16);
+
+const UNIT: Duration = Duration::from_micros(2);
 
 impl Keep {
-    /// Returns `None` for zero. Longer times than a second are invalid.
+    /// Returns `None` for zero. Longer times than 100 ms are invalid.
     pub(in crate::lock) fn new(time: Duration) -> Option<Self> {
-        NonZeroU32::new(time.subsec_nanos()).map(Self)
+        let units = time.as_nanos().div_ceil(UNIT.as_nanos());
+        NonZeroU16::new(u16::try_from(units).unwrap_or(u16::MAX)).map(Self)
     }
 
     pub(in crate::lock) fn span(self) -> Span {
-        Span::new(Duration::from_nanos(self.0.get().into()))
+        Span::new(UNIT * u32::from(self.0.get()))
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) struct HandOffs {
     turn: u32,
     /// A turn that has begun lasts at least until then.
     turn_until: Option<Moment>,
+    /// Until when the lease stays here for the next acquire if the backend keeps it. `None` if its key does not come back.
+    stays_until: Option<Moment>,
 }
 
 /// The terms under which the backend kept a lease.
@@ -46,6 +48,7 @@ impl HandOffs {
             handed_off: 0,
             turn: tokens,
             turn_until: None,
+            stays_until: None,
         }
     }
 
@@ -103,6 +106,18 @@ impl Lease {
         let others_wait = self.hand_offs().turn_until.is_some();
         let is_certain = matches!(self.renewal, RenewalState::Due(at) if now < at);
         now < end && !others_wait && is_certain && self.has_tokens() && self.lasts(now)
+    }
+
+    /// Sets until when the lease stays here if the backend keeps it.
+    pub(in crate::lock) fn keep_until(&mut self, until: Option<Moment>) {
+        // Mostly neither is there.
+        if until.is_some() || self.hand_offs.is_some() {
+            self.hand_offs_mut().stays_until = until;
+        }
+    }
+
+    pub(in crate::lock) fn stays_until(&self) -> Option<Moment> {
+        self.hand_offs.as_ref()?.stays_until
     }
 
     /// Returns `true` if enough time is left for a further holder.

@@ -167,7 +167,7 @@ impl Lane {
     /// Begins the return of a lease without holds.
     pub(in crate::lock::lane) fn begin_return(
         &mut self,
-        lease: Lease,
+        mut lease: Lease,
         report: Option<Report>,
         now: Moment,
         effects: &mut Effects,
@@ -176,6 +176,7 @@ impl Lane {
         if !lease.is_in_flight() {
             effects.work.push(Work::Return);
         }
+        lease.keep_until(None);
         let forget_at = lease.expires_at().max(now + LATE_RELEASE);
         self.phase = Phase::Returning(Returning {
             forget_at,
@@ -183,7 +184,6 @@ impl Lane {
             report,
             sent: Sent::Never,
             trouble: None,
-            keep_until: None,
         });
     }
 

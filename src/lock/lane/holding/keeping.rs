@@ -23,11 +23,11 @@ impl Lane {
             return;
         }
         let until = now + length;
-        returning.keep_until = Some(until);
+        returning.lease.keep_until(Some(until));
         if returning.lease.may_stay(turn_ends, now) {
             // A key that did not come back for half of its time is released at the end of the turn.
             if now + length / 2 <= turn_ends {
-                returning.keep_until = None;
+                returning.lease.keep_until(None);
             }
             returning.stay(turn_ends.min(until), effects);
         } else if turn_ends <= now {
@@ -53,7 +53,7 @@ impl Lane {
     /// Surrenders a kept lease, and keeps none whose return is in flight.
     pub(in crate::lock) fn end_keep(&mut self, effects: &mut Effects) {
         if let Phase::Returning(returning) = &mut self.phase {
-            returning.keep_until = None;
+            returning.lease.keep_until(None);
             returning.surrender(effects);
         }
     }

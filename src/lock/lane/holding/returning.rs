@@ -61,7 +61,7 @@ impl Lane {
                     && lease.is_renewed_for(claim.terms, now)
                     && !claim.deadline.has_passed(now)
             }
-            None => returning.keep_until.is_some_and(|until| now < until),
+            None => lease.stays_until().is_some_and(|until| now < until),
         };
         Some(match keep {
             true => Order::ReleaseOrKeep(ReleaseOrKeep {
@@ -148,29 +148,28 @@ impl Lane {
         now: Moment,
         effects: &mut Effects,
     ) {
-        let (may_be_lost, keep_until) =
-            match self.returns(number).map(|it| (it.sent, it.keep_until)) {
-                Some((Sent::Once { may_be_lost, .. }, keep_until)) => (may_be_lost, keep_until),
-                // The second release frees the key, and its reply is still to come.
-                Some(_) => return,
-                // The lane no longer waits for this reply.
-                None => {
-                    let outgoing = Outgoing {
-                        lease: number,
-                        ttl: kept.ttl,
-                    };
-                    effects.work.push(Work::ReleaseGranted(outgoing));
-                    return;
-                }
-            };
+        let may_be_lost = match self.returns(number).map(|it| it.sent) {
+            Some(Sent::Once { may_be_lost, .. }) => may_be_lost,
+            // The second release frees the key, and its reply is still to come.
+            Some(_) => return,
+            // The lane no longer waits for this reply.
+            None => {
+                let outgoing = Outgoing {
+                    lease: number,
+                    ttl: kept.ttl,
+                };
+                effects.work.push(Work::ReleaseGranted(outgoing));
+                return;
+            }
+        };
         let (mut lease, report) = self.take_lease();
+        let stays_until = lease.stays_until().filter(|until| now < *until);
         lease.keep(kept, now);
         if may_be_lost {
             lease.end_hand_offs();
             return self.begin_return(lease, report, now, effects);
         }
-        let keep_until = keep_until.filter(|until| now < *until);
-        match (self.first(now, effects), keep_until) {
+        match (self.first(now, effects), stays_until) {
             (Some(first), _) if lease.is_renewed_for(first.terms, now) => {
                 effects.report(report, Ok(()));
                 let via = match kept.counter {
