@@ -272,7 +272,8 @@ impl Entry<'_> {
             return Entered::Rejected(Error::new(ErrorKind::ShuttingDown));
         }
         // A fork has a copy of the lanes, and its parent the leases.
-        if lane.kept_lease().is_some() && !engine.recent.is_of_this_process() {
+        if lane.is_returning() && lane.kept_lease().is_some() && !engine.recent.is_of_this_process()
+        {
             let forked = Error::new(ErrorKind::Unavailable).with_source(Forked);
             return Entered::Rejected(forked);
         }

@@ -14,7 +14,7 @@ impl Engine {
     /// Returns the length of the turn in which the lease of a grant that ends now is kept, if its key comes back. Called
     /// under the mutex of its shard, so a shutdown that begins concurrently, and the end of a watchdog, surrender the
     /// lease.
-    #[inline]
+    #[inline(never)]
     pub(in crate::lock) fn keeps(&self, grant: &Grant, now: Moment) -> Option<Span> {
         let length = grant.keep?.span();
         let (hash, began) = (grant.key().hash_code(), grant.granted_at - grant.waited);

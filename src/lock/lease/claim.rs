@@ -62,17 +62,20 @@ pub(in crate::lock) struct Terms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) struct Keep(NonZeroU16);
 
-const UNIT: Duration = Duration::from_micros(2);
+/// In nanoseconds.
+const UNIT: u32 = 2_000;
 
 impl Keep {
     /// Returns `None` for zero. Longer times than 100 ms are invalid.
     pub(in crate::lock) fn new(time: Duration) -> Option<Self> {
-        let units = time.as_nanos().div_ceil(UNIT.as_nanos());
+        let units = time.subsec_nanos().div_ceil(UNIT);
         NonZeroU16::new(u16::try_from(units).unwrap_or(u16::MAX)).map(Self)
     }
 
     pub(in crate::lock) fn span(self) -> Span {
-        Span::new(UNIT * u32::from(self.0.get()))
+        Span::new(Duration::from_nanos(
+            u64::from(UNIT) * u64::from(self.0.get()),
+        ))
     }
 }
 

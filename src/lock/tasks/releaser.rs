@@ -59,6 +59,7 @@ impl Engine {
             if lane.is_returning() {
                 if has_ended
                     && !is_awaited
+                    && grant.keep.is_some()
                     && let Some(length) = self.keeps(grant, now)
                 {
                     lane.keep(length, now, effects);

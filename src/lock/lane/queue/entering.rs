@@ -37,15 +37,10 @@ impl Lane {
         {
             return entered.map_or_else(Entered::Rejected, Entered::Granted);
         }
-        if let Phase::Returning(returning) = &mut self.phase {
-            let via = returning.taken_back(claim.terms, now);
-            if let Some(via) = via.filter(|_| self.queue.is_empty()) {
-                let (lease, report) = self.take_lease();
-                // No caller awaits a later report of its release.
-                effects.report(report, Ok(()));
-                return Entered::Granted(self.hold(key, lease, via, claim, now));
-            }
-            returning.surrender(effects);
+        if self.is_returning()
+            && let Some(grant) = self.take_back(key, claim, now, effects)
+        {
+            return Entered::Granted(grant);
         }
         match &mut self.phase {
             Phase::Idle => Entered::Idle,
@@ -67,6 +62,29 @@ impl Lane {
                 Entered::Rejected(self.why_not(now))
             }
         }
+    }
+
+    /// Takes back the lease that is being returned. If that is not possible, a kept lease is surrendered.
+    #[cold]
+    fn take_back(
+        &mut self,
+        key: &LockKey,
+        claim: &Claim,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Option<Arc<Grant>> {
+        let Phase::Returning(returning) = &mut self.phase else {
+            return None;
+        };
+        let via = returning.taken_back(claim.terms, now);
+        let Some(via) = via.filter(|_| self.queue.is_empty()) else {
+            returning.surrender(effects);
+            return None;
+        };
+        let (lease, report) = self.take_lease();
+        // No caller awaits a later report of its release.
+        effects.report(report, Ok(()));
+        Some(self.hold(key, lease, via, claim, now))
     }
 
     /// Adds a hold to a lease that this process holds, or lets another owner share it. Returns `None` if the acquire has
