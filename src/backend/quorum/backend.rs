@@ -176,9 +176,8 @@ impl Backend for Quorum {
     }
 
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints {
-        let inner = &self.inner;
-        let hints = inner.nodes.iter().map(|node| node.watch(key, manager));
-        Hints::gathered(hints, inner.majority())
+        let hints = (self.inner.nodes.iter()).map(|node| node.watch(key, manager));
+        Hints::gathered(hints, self.inner.majority())
     }
 
     /// Forwards the hints of every node: the leases of a node that restarted may decide a majority.
