@@ -15,7 +15,7 @@ use super::client::{
     MANAGER, PATIENCE, TTL, connect, connections, grant, hinted, lease, release, renew, sent,
     stranger,
 };
-use crate::support::engine::{connected, eventually};
+use crate::support::engine::{connected, eventually, reconnected};
 use crate::support::errors::debug_chain;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -112,15 +112,7 @@ async fn commands_to_stopped_server_fail_at_once() {
         started.elapsed()
     );
     server.launch_again();
-    let deadline = Instant::now() + PATIENCE;
-    while backend
-        .try_acquire(&AcquireRequest::new(key.clone(), lease(), TTL))
-        .await
-        .is_err()
-    {
-        assert!(Instant::now() < deadline, "still unavailable");
-        sleep(Duration::from_millis(10)).await;
-    }
+    reconnected(&backend).await;
 }
 
 #[tokio::test]
@@ -158,6 +150,7 @@ async fn late_acquire_is_released_automatically() {
     })
     .await;
     assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
+    reconnected(&backend).await;
     grant(&backend, "late").await;
 }
 

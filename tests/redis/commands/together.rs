@@ -13,7 +13,7 @@ use tower_lock::backend::{
 use tower_lock::{LockKey, RedisBackend};
 use uuid::Uuid;
 
-use crate::support::engine::{MS, Monitor, SECOND, connected, eventually};
+use crate::support::engine::{MS, Monitor, SECOND, connected, eventually, reconnected};
 use crate::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -284,6 +284,7 @@ async fn late_batched_grants_are_released() {
         .await;
         eventually("they were released", || exist(&server, &names) == 0).await;
         assert_eq!(server.cli(&["EXISTS", "lock:before"]), "1");
+        reconnected(&backend).await;
         let outcomes = acquire_all(&backend, mode, &each(&names)).await;
         outcomes.iter().map(counter).for_each(drop);
     }

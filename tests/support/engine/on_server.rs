@@ -8,9 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tower_lock::backend::Backend as _;
 use tower_lock::backend::redis::RedisBackendBuilder;
 use tower_lock::manager::Snapshot;
-use tower_lock::{LockManager, RedisBackend};
+use tower_lock::{LockKey, LockManager, RedisBackend};
 
 use super::{MS, PATIENCE, SECOND, within};
 use crate::support::redis_server::RedisServer;
@@ -218,5 +219,14 @@ pub(crate) async fn connected(builder: impl Fn() -> RedisBackendBuilder) -> Redi
             Ok(backend) => return backend,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
+    }
+}
+
+/// Waits for a connection: a dial that failed during a pause of the server rejects commands for a moment.
+pub(crate) async fn reconnected(backend: &RedisBackend) {
+    let (deadline, key) = (Instant::now() + PATIENCE, LockKey::new("any"));
+    while let Err(error) = backend.inspect(&key).await {
+        assert!(Instant::now() < deadline, "{error}");
+        sleep(10 * MS).await;
     }
 }
