@@ -178,7 +178,7 @@ async fn session_with_stale_plan_is_replaced() {
         .unwrap();
     let client = server.client().await;
     let sessions = async || {
-        // Not the listening session, which may have sent nothing yet.
+        // The query of the listening session is excluded. It is empty at first.
         let pids = "SELECT pid FROM pg_stat_activity
             WHERE application_name = 'tower-lock' AND query !~ '^$|LISTEN|pg_advisory_lock_shared'";
         let rows = client.query(pids, &[]).await.unwrap();
