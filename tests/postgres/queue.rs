@@ -512,7 +512,7 @@ async fn contended_grants_take_few_commands() {
         grants
     });
     let grants: Vec<i32> = join_all(grants).await;
-    // On a busy machine, a turn is so long that they are many. In one such run, waiters sent up to three a second.
+    // On a busy machine, a turn is so long that they are many: this allows three a second for each waiter.
     let refreshes = 3.0 * all.len() as f64 * begun.elapsed().as_secs_f64();
     let commands = calls().await - before;
     let sum: i32 = grants.iter().sum();
