@@ -1,8 +1,10 @@
 //! The schema of locks, and the rights of its users.
 
 use std::error::Error as _;
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::sleep;
 use tower_lock::backend::Released;
 use tower_lock::{ConnectError, LockKey, LockManager, PostgresBackend};
 
@@ -25,6 +27,24 @@ async fn sixteen_migrations_at_once_succeed() {
             assert_eq!(release(&backend, &key, holder).await, Released::Released);
         }
     }
+}
+
+/// After a crash, many processes connect at once. The first one begins the counter, and its commit may take longer than
+/// a grant waits for a mutex.
+#[tokio::test]
+async fn connect_waits_for_begin_of_counter() {
+    let server = PostgresServer::start(&[]).await;
+    server.run(PostgresBackend::MIGRATION).await;
+    let other = server.client().await;
+    let begin = other.batch_execute("BEGIN; SELECT tower_lock.draw(0)");
+    begin.await.unwrap();
+    let builder = PostgresBackend::builder(server.url()).response_timeout(LONG);
+    let commit = async {
+        sleep(Duration::from_secs(1)).await;
+        other.batch_execute("COMMIT").await.unwrap();
+    };
+    let (backend, ()) = tokio::join!(builder.connect(), commit);
+    backend.unwrap();
 }
 
 #[tokio::test]
