@@ -96,7 +96,7 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    pub(super) fn new(engine: Arc<Engine>, keys: LockKeys) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, keys: LockKeys) -> Self {
         Self {
             wait: Some(engine.options.wait),
             keep: Keep::new(engine.options.keep_released),

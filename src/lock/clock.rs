@@ -25,7 +25,7 @@ use suspended::{CLOCKS, Clocks};
 /// A thread of this crate has no other clock than that of the system. A runtime of a test may have paused its clock, and
 /// a caller may be in such a runtime while its manager is not, or the reverse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Clock {
+pub(crate) enum Clock {
     /// The clock of the system.
     System,
     /// The clock of the present runtime.
@@ -35,7 +35,7 @@ pub(super) enum Clock {
 impl Clock {
     /// Returns the present moment. Reads two clocks, about 20 ns each.
     #[inline]
-    pub(super) fn now(self) -> Moment {
+    pub(crate) fn now(self) -> Moment {
         #[cfg(test)]
         tests::count_look();
         let clocks = &*CLOCKS;
@@ -52,14 +52,14 @@ impl Clock {
 /// Never 0, so an `Option<Moment>` takes no more space. A moment is earlier than the first use if tokio's clock
 /// was paused before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(NonZeroU64);
+pub(crate) struct Moment(NonZeroU64);
 
 /// The first use of the clock.
 const START: u64 = 1 << 63;
 
 impl Moment {
-    pub(super) const FIRST: Self = Self(NonZeroU64::MIN);
-    pub(super) const LAST: Self = Self(NonZeroU64::MAX);
+    pub(crate) const FIRST: Self = Self(NonZeroU64::MIN);
+    pub(crate) const LAST: Self = Self(NonZeroU64::MAX);
 
     #[inline]
     fn new(nanos: u64) -> Self {
@@ -74,27 +74,27 @@ impl Moment {
 
     /// Returns the present moment of this test's runtime.
     #[cfg(test)]
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Clock::Runtime.now()
     }
 
     /// Returns the time since `earlier`, or zero if `earlier` is later.
-    pub(super) fn since(self, earlier: Self) -> Duration {
+    pub(crate) fn since(self, earlier: Self) -> Duration {
         self.span_since(earlier).get()
     }
 
     /// Returns the same as [`since`](Self::since).
-    pub(super) fn span_since(self, earlier: Self) -> Span {
+    pub(crate) fn span_since(self, earlier: Self) -> Span {
         let nanos = self.0.get().saturating_sub(earlier.0.get());
         Span(nanos.min(i64::MAX.unsigned_abs()).cast_signed())
     }
 
     /// Returns the moment in units of 8 µs. They repeat after ten hours.
-    pub(super) fn ticks(self) -> u32 {
+    pub(crate) fn ticks(self) -> u32 {
         (self.0.get() >> 13) as u32
     }
 
-    pub(super) fn before(self, span: Duration) -> Self {
+    pub(crate) fn before(self, span: Duration) -> Self {
         self - Span::new(span)
     }
 }
@@ -147,28 +147,28 @@ impl Sub<Span> for Moment {
 
 /// A moment that one task sets and others read.
 #[derive(Debug)]
-pub(super) struct AtomicMoment(AtomicU64);
+pub(crate) struct AtomicMoment(AtomicU64);
 
 impl AtomicMoment {
-    pub(super) fn new(Moment(nanos): Moment) -> Self {
+    pub(crate) fn new(Moment(nanos): Moment) -> Self {
         Self(AtomicU64::new(nanos.get()))
     }
 
-    pub(super) fn load(&self) -> Moment {
+    pub(crate) fn load(&self) -> Moment {
         Moment::new(self.0.load(Ordering::SeqCst))
     }
 
-    pub(super) fn store(&self, Moment(nanos): Moment) {
+    pub(crate) fn store(&self, Moment(nanos): Moment) {
         self.0.store(nanos.get(), Ordering::SeqCst);
     }
 
     /// Moves the stored moment forward to the given one, if it was earlier.
-    pub(super) fn no_earlier_than(&self, Moment(nanos): Moment) {
+    pub(crate) fn no_earlier_than(&self, Moment(nanos): Moment) {
         self.0.fetch_max(nanos.get(), Ordering::SeqCst);
     }
 
     /// Moves the stored moment back to the given one. Returns `true` if it was later.
-    pub(super) fn no_later_than(&self, Moment(nanos): Moment) -> bool {
+    pub(crate) fn no_later_than(&self, Moment(nanos): Moment) -> bool {
         self.0.fetch_min(nanos.get(), Ordering::SeqCst) > nanos.get()
     }
 }
@@ -198,22 +198,22 @@ impl From<Moment> for Instant {
 
 /// A `Duration` in half the space. From 292 years on it is endless.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Span(i64);
+pub(crate) struct Span(i64);
 
 impl Span {
-    pub(super) const ZERO: Self = Self(0);
-    pub(super) const FOREVER: Self = Self(i64::MAX);
+    pub(crate) const ZERO: Self = Self(0);
+    pub(crate) const FOREVER: Self = Self(i64::MAX);
 
-    pub(super) const fn new(span: Duration) -> Self {
+    pub(crate) const fn new(span: Duration) -> Self {
         Self(nanos(span))
     }
 
-    pub(super) const fn get(self) -> Duration {
+    pub(crate) const fn get(self) -> Duration {
         Duration::from_nanos(self.0.unsigned_abs())
     }
 
     /// Returns zero if `span` is longer.
-    pub(super) fn saturating_sub(self, Self(span): Self) -> Self {
+    pub(crate) fn saturating_sub(self, Self(span): Self) -> Self {
         Self(self.0.saturating_sub(span).max(0))
     }
 }

@@ -27,28 +27,28 @@ use recent::Recent;
 /// The state of one manager. The alignment keeps the reference count, like [`Numbers`], on a cache
 /// line apart from the fields that requests only read.
 #[repr(align(128))]
-pub(super) struct Engine {
-    pub(super) backend: Arc<dyn ErasedBackend>,
-    pub(super) options: Options,
-    pub(super) capabilities: Capabilities,
-    pub(super) lanes: Lanes,
-    pub(super) home: Arc<Home>,
-    pub(super) seats: Seats,
-    pub(super) budget: Arc<ReadBudget>,
+pub(crate) struct Engine {
+    pub(crate) backend: Arc<dyn ErasedBackend>,
+    pub(crate) options: Options,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) lanes: Lanes,
+    pub(crate) home: Arc<Home>,
+    pub(crate) seats: Seats,
+    pub(crate) budget: Arc<ReadBudget>,
     /// How far the shutdown has come: a [`Shutdown`].
     closing: AtomicU8,
     /// Until when a shutdown waits for replies to releases, once it has no holder and no waiter left.
-    pub(super) replies_by: AtomicMoment,
+    pub(crate) replies_by: AtomicMoment,
     /// Whether a caller has asked for a permit.
     has_permits: AtomicBool,
     /// Notified when a shutdown begins.
-    pub(super) closed: Arc<tokio::sync::Notify>,
+    pub(crate) closed: Arc<tokio::sync::Notify>,
     #[cfg(feature = "dashboard")]
-    pub(super) hot: crate::lock::table::hot::HotKeys,
-    pub(super) id: Uuid,
-    pub(super) tally: Arc<Tally>,
-    pub(super) recent: Recent,
-    pub(super) renewal_outage: RenewalOutage,
+    pub(crate) hot: crate::lock::table::hot::HotKeys,
+    pub(crate) id: Uuid,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) recent: Recent,
+    pub(crate) renewal_outage: RenewalOutage,
     numbers: Numbers,
 }
 
@@ -58,7 +58,7 @@ struct Numbers(AtomicU64);
 /// The stages of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Shutdown {
+pub(crate) enum Shutdown {
     /// New acquires and waiters without a deadline are rejected.
     Draining = 1,
     /// All waiters are rejected.
@@ -66,7 +66,7 @@ pub(super) enum Shutdown {
 }
 
 impl Engine {
-    pub(super) fn new(
+    pub(crate) fn new(
         backend: Arc<dyn ErasedBackend>,
         options: Options,
         runtime: Option<Runtime>,
@@ -95,12 +95,12 @@ impl Engine {
     }
 
     /// Returns a number larger than all earlier ones.
-    pub(super) fn next_number(&self) -> u64 {
+    pub(crate) fn next_number(&self) -> u64 {
         self.numbers.0.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the owner with this number, which [`next_number`](Self::next_number) has returned.
-    pub(super) fn owner(&self, number: u64) -> Owner {
+    pub(crate) fn owner(&self, number: u64) -> Owner {
         let Some(number) = NonZeroU64::new(number) else {
             unreachable!("BUG: numbers begin at 1");
         };
@@ -108,26 +108,26 @@ impl Engine {
     }
 
     /// Returns the id of a new lease.
-    pub(super) fn new_lease_id(&self) -> LeaseId {
+    pub(crate) fn new_lease_id(&self) -> LeaseId {
         LeaseId::new(self.id, self.next_number())
     }
 
-    pub(super) fn lease_id(&self, number: LeaseNumber) -> LeaseId {
+    pub(crate) fn lease_id(&self, number: LeaseNumber) -> LeaseId {
         LeaseId::new(self.id, number.get())
     }
 
     /// Returns `true` if an owner may hold a permit.
-    pub(super) fn has_permits(&self) -> bool {
+    pub(crate) fn has_permits(&self) -> bool {
         self.has_permits.load(Ordering::Relaxed)
     }
 
     /// Records that an owner asks for a permit.
-    pub(super) fn note_permits(&self) {
+    pub(crate) fn note_permits(&self) {
         self.has_permits.store(true, Ordering::Relaxed);
     }
 
     /// Reads the lanes of one key, each with its own key: that of its locks, and one for each permit.
-    pub(super) fn inspect(&self, key: &LockKey, mut check: impl FnMut(&LockKey, &Lane)) {
+    pub(crate) fn inspect(&self, key: &LockKey, mut check: impl FnMut(&LockKey, &Lane)) {
         self.lanes.inspect(key, |lane| check(key, lane));
         if self.has_permits() {
             self.lanes.inspect_permits(key, check);
@@ -135,7 +135,7 @@ impl Engine {
     }
 
     /// Returns the leases of one key, each with the key of its lane.
-    pub(super) fn leases_of(&self, key: &LockKey) -> KeyMap<Option<LeaseNumber>> {
+    pub(crate) fn leases_of(&self, key: &LockKey) -> KeyMap<Option<LeaseNumber>> {
         let mut leases = KeyMap::default();
         self.inspect(key, |key, lane| {
             leases.insert(key.clone(), lane.lease_number());
@@ -143,23 +143,23 @@ impl Engine {
         leases
     }
 
-    pub(super) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.has_reached(Shutdown::Draining)
     }
 
-    pub(super) fn has_reached(&self, stage: Shutdown) -> bool {
+    pub(crate) fn has_reached(&self, stage: Shutdown) -> bool {
         self.closing.load(Ordering::SeqCst) >= stage as u8
     }
 
     /// Begins this stage of the shutdown, if it has not come further.
-    pub(super) fn set_closing(&self, stage: Shutdown) {
+    pub(crate) fn set_closing(&self, stage: Shutdown) {
         self.closing.fetch_max(stage as u8, Ordering::SeqCst);
         self.closed.notify_waiters();
     }
 
     /// Returns the present moment.
     #[inline]
-    pub(super) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.home.clock.now()
     }
 
@@ -168,7 +168,7 @@ impl Engine {
     /// # Cancel safety
     ///
     /// If dropped, the command is finished in the background.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         command: BoxFuture<Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// Returns when a command that is sent now counts as stuck.
-    pub(super) fn stuck_at(&self, now: Moment) -> Moment {
+    pub(crate) fn stuck_at(&self, now: Moment) -> Moment {
         now + self.capabilities.response_timeout
     }
 
@@ -196,7 +196,7 @@ impl Engine {
     ///
     /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved, and
     /// [`Unavailable`](ErrorKind::Unavailable) in a fork of the manager's process.
-    pub(super) fn reserve_seat(&self, now: Moment) -> Result<Seat, Error> {
+    pub(crate) fn reserve_seat(&self, now: Moment) -> Result<Seat, Error> {
         if !self.home.is_of_this_process_at(now) {
             return Err(Error::new(ErrorKind::Unavailable).with_source(Forked));
         }
@@ -207,7 +207,7 @@ impl Engine {
     /// Adds a place among the waiters for permits of the key, if the acquire with `seat` begins to wait for one. The
     /// lane of any other acquire counts its waiters. Returns `None` if `limit` places are reserved.
     #[inline(always)]
-    pub(super) fn add_permit_seat(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
+    pub(crate) fn add_permit_seat(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
         match key.is_of_permit() {
             true => self.seats.add_permit(seat, key, limit),
             false => Some(seat),
@@ -216,7 +216,7 @@ impl Engine {
 
     /// Returns the items in batches of at most `size`, each with keys of only one backend group. Groups
     /// do not share commands.
-    pub(super) fn in_batches<T>(
+    pub(crate) fn in_batches<T>(
         &self,
         items: impl IntoIterator<Item = T>,
         size: usize,
@@ -236,7 +236,7 @@ impl Engine {
     }
 
     /// Returns the number of releases that continue without their lanes. Read it after the lanes.
-    pub(super) fn unconfirmed(&self) -> usize {
+    pub(crate) fn unconfirmed(&self) -> usize {
         // Read first: a release that starts in between is counted twice, and never missed.
         let unstarted = self.lanes.unstarted();
         unstarted + self.home.unconfirmed.len()

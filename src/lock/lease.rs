@@ -36,22 +36,22 @@ const DRIFT: Span = Span::new(Duration::from_millis(2));
 /// The number of a lease within its manager. The manager's part of the [`LeaseId`] is not stored,
 /// because it would be the same for every held lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LeaseNumber(u64);
+pub(crate) struct LeaseNumber(u64);
 
 impl LeaseNumber {
     /// Returns the number of a lease of this manager.
-    pub(super) fn of(id: LeaseId) -> Self {
+    pub(crate) fn of(id: LeaseId) -> Self {
         Self(id.number())
     }
 
     /// Returns the number as backends know it.
-    pub(super) fn get(self) -> u64 {
+    pub(crate) fn get(self) -> u64 {
         self.0
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     number: LeaseNumber,
     ttl: Span,
     valid_until: Moment,
@@ -90,7 +90,7 @@ enum Wanted {
 /// The time counts from before the command was sent, since the lease in the backend begins between that
 /// moment and the reply. The drift, 1 % + 2 ms, covers clocks that run at different speeds, so a loss
 /// is reported before the backend can admit another holder.
-pub(super) fn valid_until(sent_at: Moment, ttl: Span) -> Moment {
+pub(crate) fn valid_until(sent_at: Moment, ttl: Span) -> Moment {
     let drift = ttl / 100 + DRIFT;
     sent_at + ttl.saturating_sub(drift)
 }
@@ -100,7 +100,7 @@ fn expires_at(sent_at: Moment, ttl: Span) -> Moment {
 }
 
 impl Lease {
-    pub(super) fn new(
+    pub(crate) fn new(
         number: LeaseNumber,
         counter: u64,
         tokens_per_counter: u32,
@@ -133,36 +133,36 @@ impl Lease {
         self.tokens_per_counter.into()
     }
 
-    pub(super) fn number(&self) -> LeaseNumber {
+    pub(crate) fn number(&self) -> LeaseNumber {
         self.number
     }
 
     /// Returns `true` if the lease has this id of the same manager.
-    pub(super) fn is(&self, id: LeaseId) -> bool {
+    pub(crate) fn is(&self, id: LeaseId) -> bool {
         self.number == LeaseNumber::of(id)
     }
 
-    pub(super) fn ttl(&self) -> Span {
+    pub(crate) fn ttl(&self) -> Span {
         self.ttl
     }
 
     /// Returns the longest remaining TTL that the backend may have, whatever the fate of the last renewal.
     /// It can exceed the TTL if a nested acquire needed less than the remaining time.
-    pub(super) fn longest(&self, now: Moment) -> Span {
+    pub(crate) fn longest(&self, now: Moment) -> Span {
         self.expires_at.span_since(now).max(self.ttl)
     }
 
-    pub(super) fn valid_until(&self) -> Moment {
+    pub(crate) fn valid_until(&self) -> Moment {
         self.valid_until
     }
 
-    pub(super) fn expires_at(&self) -> Moment {
+    pub(crate) fn expires_at(&self) -> Moment {
         self.expires_at
     }
 
     /// Returns `true` if enough time is left for a further owner that shares the lease: for its own fixed lease, or for
     /// the reply to a renewal.
-    pub(super) fn may_be_joined(&self, terms: Terms, now: Moment) -> bool {
+    pub(crate) fn may_be_joined(&self, terms: Terms, now: Moment) -> bool {
         let mut least_left = LEAST_LEFT.min(terms.ttl / RENEW_AT);
         // Between renewals, a renewed lease normally has more than this left, whatever TTL the further owner asks for.
         if self.is_renewed() {
@@ -173,26 +173,26 @@ impl Lease {
     }
 
     /// Returns `true` if a renewal or a downgrade was sent, and has no reply.
-    pub(super) fn is_in_flight(&self) -> bool {
+    pub(crate) fn is_in_flight(&self) -> bool {
         matches!(self.renewal, RenewalState::InFlight { .. })
     }
 
     /// Returns `true` if the lease is renewed while it is held.
-    pub(super) fn is_renewed(&self) -> bool {
+    pub(crate) fn is_renewed(&self) -> bool {
         self.wanted == Wanted::Always
     }
 
-    pub(super) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
 
     /// Returns `true` if this fresh lease matches `terms`. A permit below a smaller limit is one below a larger limit.
-    pub(super) fn fits(&self, terms: Terms) -> bool {
+    pub(crate) fn fits(&self, terms: Terms) -> bool {
         self.mode == terms.mode && self.limit <= terms.limit && self.lasts_as(terms)
     }
 
     /// Returns `true` if the lease is renewed as `terms` require.
-    pub(super) fn lasts_as(&self, terms: Terms) -> bool {
+    pub(crate) fn lasts_as(&self, terms: Terms) -> bool {
         self.ttl == terms.ttl && self.is_renewed() == terms.renewed
     }
 
@@ -203,7 +203,7 @@ impl Lease {
     }
 
     /// Requires renewals of `ttl` while the lease is held.
-    pub(super) fn want_always(&mut self, ttl: Span, now: Moment) {
+    pub(crate) fn want_always(&mut self, ttl: Span, now: Moment) {
         if self.wanted != Wanted::Always {
             self.wanted = Wanted::Always;
             self.ttl = ttl;
@@ -213,7 +213,7 @@ impl Lease {
 
     /// Requires nothing beyond `end`. If that is later than the present end, the watchdog renews the lease
     /// once, so the nested acquire costs no round trip.
-    pub(super) fn want_until(&mut self, end: Moment, now: Moment) {
+    pub(crate) fn want_until(&mut self, end: Moment, now: Moment) {
         if end <= self.valid_until {
             self.wanted = Wanted::Nothing;
             return;
@@ -226,13 +226,13 @@ impl Lease {
     }
 
     /// Makes a renewal due now: the backend may have lost the lease, or the holds need a longer one.
-    pub(super) fn require_renewal(&mut self, now: Moment) {
+    pub(crate) fn require_renewal(&mut self, now: Moment) {
         self.renewal.hasten(now);
     }
 
     /// Makes a renewal due at this time, even of a fixed lease, which it does not extend. The reply shows whether other
     /// processes wait.
-    pub(super) fn ask(&mut self, at: Moment) {
+    pub(crate) fn ask(&mut self, at: Moment) {
         // The reply to a renewal in flight shows it too.
         if at >= self.valid_until || self.is_in_flight() {
             return;
@@ -253,7 +253,7 @@ impl Lease {
 
     /// Returns when the watchdog has to renew the lease, or `None` if it is not renewed or the reply to a
     /// command comes first.
-    pub(super) fn next_renewal(&self) -> Option<Moment> {
+    pub(crate) fn next_renewal(&self) -> Option<Moment> {
         match self.wanted {
             // A renewal has to state the mode.
             _ if self.is_downgrading => None,
@@ -263,7 +263,7 @@ impl Lease {
     }
 
     /// Returns `true` if a renewal is due, or may join a round that is sent now.
-    pub(super) fn renews_early(&self, now: Moment) -> bool {
+    pub(crate) fn renews_early(&self, now: Moment) -> bool {
         let early = match self.renewal {
             RenewalState::Due(_) => self.ttl() / RENEW_EARLY,
             RenewalState::RetryDue(_) | RenewalState::InFlight { .. } => Span::ZERO,
@@ -272,7 +272,7 @@ impl Lease {
     }
 
     /// Begins a renewal if one is due, and returns the TTL to request.
-    pub(super) fn start_renewal(&mut self, now: Moment) -> Option<Duration> {
+    pub(crate) fn start_renewal(&mut self, now: Moment) -> Option<Duration> {
         if !self.renews_early(now) {
             return None;
         }
@@ -281,12 +281,12 @@ impl Lease {
     }
 
     /// Applies the end of a downgrade after which the lease is released.
-    pub(super) fn give_up_renewal(&mut self, now: Moment) {
+    pub(crate) fn give_up_renewal(&mut self, now: Moment) {
         self.renewal = RenewalState::Due(now);
     }
 
     /// Applies the reply to a renewal for `ttl`.
-    pub(super) fn renewal_answered(
+    pub(crate) fn renewal_answered(
         &mut self,
         ttl: Duration,
         sent_at: Moment,
@@ -314,7 +314,7 @@ impl Lease {
     }
 
     /// Applies the end of a renewal without effect, which is repeated until the local deadline.
-    pub(super) fn retry_renewal(&mut self, now: Moment) {
+    pub(crate) fn retry_renewal(&mut self, now: Moment) {
         // The remaining TTL can be shorter than the TTL, which a nested acquire may have raised.
         let left = self.valid_until.since(now);
         let soon = (self.ttl.get() / 30).min(left / 4);

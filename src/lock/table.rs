@@ -23,7 +23,7 @@ mod round;
 
 pub(super) use round::DueRenewal;
 
-pub(super) const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -47,7 +47,7 @@ struct Slot {
 /// Code under the mutex of a shard does not wait, lock another shard or drop a hold. It may wake a task
 /// of this engine, but never a caller.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],
     /// Whether a caller waits for the table to be empty.
     awaited: AtomicBool,
@@ -59,7 +59,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             awaited: AtomicBool::new(false),
@@ -69,7 +69,7 @@ impl Lanes {
     }
 
     /// Applies one event to the lane of `key`.
-    pub(super) fn with<R>(
+    pub(crate) fn with<R>(
         &self,
         key: &LockKey,
         effects: &mut Effects,
@@ -129,7 +129,7 @@ impl Lanes {
     }
 
     /// Reads the lane of a key, if there is one.
-    pub(super) fn inspect<R>(&self, key: &LockKey, check: impl FnOnce(&Lane) -> R) -> Option<R> {
+    pub(crate) fn inspect<R>(&self, key: &LockKey, check: impl FnOnce(&Lane) -> R) -> Option<R> {
         let hash = key.hash_code();
         let shard = self.shards[shard_of(hash)].lock();
         let slot = shard.lanes.find(hash, |slot| slot.key == *key);
@@ -150,18 +150,18 @@ impl Lanes {
     }
 
     /// Returns the amount of work without a lane.
-    pub(super) fn unstarted(&self) -> usize {
+    pub(crate) fn unstarted(&self) -> usize {
         self.unstarted.load(Ordering::SeqCst)
     }
 
     /// Such work was started, or has ended. A lease that it releases was added to the unconfirmed ones before.
-    pub(super) fn started(&self) {
+    pub(crate) fn started(&self) {
         self.unstarted.fetch_sub(1, Ordering::SeqCst);
         self.have_changed();
     }
 
     /// Wakes the callers that wait for the table to be empty, or for its locks to be free.
-    pub(super) fn have_changed(&self) {
+    pub(crate) fn have_changed(&self) {
         if self.awaited.load(Ordering::SeqCst) {
             self.left.notify_waiters();
         }
@@ -180,19 +180,19 @@ impl Lanes {
     }
 
     /// Returns `true` if the index has entries.
-    pub(super) fn has_deadlines(&self) -> bool {
+    pub(crate) fn has_deadlines(&self) -> bool {
         let mut shards = self.shards.iter();
         shards.any(|shard| shard.lock().deadlines.first().is_some())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.shards
             .iter()
             .all(|shard| shard.lock().lanes.is_empty())
     }
 
     /// Drops the entries of removed lanes. Returns `true` if no lane is left.
-    pub(super) fn forget_if_empty(&self) -> bool {
+    pub(crate) fn forget_if_empty(&self) -> bool {
         for shard in &self.shards {
             let mut shard = shard.lock();
             if !shard.lanes.is_empty() {
@@ -204,14 +204,14 @@ impl Lanes {
     }
 
     /// Completes when the table has no lane, and the work that the lanes left was started.
-    pub(super) async fn emptied(&self) {
+    pub(crate) async fn emptied(&self) {
         // A removal counts its work under a mutex that the first check locks.
         self.until(|| self.is_empty() && self.unstarted() == 0)
             .await;
     }
 
     /// Completes when no lane is held or waited for.
-    pub(super) async fn unused(&self) {
+    pub(crate) async fn unused(&self) {
         let is_used = |lane: &Lane| lane.is_held() || lane.seats_taken() > 0;
         let is_free =
             |shard: &Mutex<Shard>| !shard.lock().lanes.iter().any(|slot| is_used(&slot.lane));

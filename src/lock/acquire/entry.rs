@@ -1,6 +1,6 @@
 //! The entry of an acquire into the lane of one key: a grant, its own first attempt, or a place in the queue.
 
-pub(in crate::lock) mod pending;
+pub(crate) mod pending;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +24,14 @@ use crate::{Error, ErrorKind, LockKey};
 use pending::PendingAcquire;
 
 /// The result of one step of an acquire, which proceeds as far as possible without waiting.
-pub(in crate::lock) enum Step {
+pub(crate) enum Step {
     /// The caller creates the [`LockGuard`](super::guard::LockGuard) of a grant at once: without one, nothing releases it.
     Done(Result<Arc<Grant>, Error>),
     Slow(PendingAcquire),
 }
 
 /// Enters the lane or joins its queue. All steps without waiting share one reading of the clock, `now`.
-pub(in crate::lock) fn enter(
-    engine: &Arc<Engine>,
-    key: &LockKey,
-    claim: &Claim,
-    now: Moment,
-) -> Step {
+pub(crate) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Moment) -> Step {
     if !claim.is_owner_fresh
         && engine.has_permits()
         && let Some(outcome) = enter_other_mode(engine, key, claim, now)
@@ -69,12 +64,7 @@ pub(in crate::lock) fn enter(
 /// Returns the error of a rejected acquire. A permit is free when the first lease ends, or when a holder releases it: each
 /// is assumed to hold it for a second, and the waiters of this process are first. A lock of this process in another mode
 /// has its own estimate.
-pub(in crate::lock) fn rejection(
-    engine: &Engine,
-    key: &LockKey,
-    claim: &Claim,
-    error: Error,
-) -> Error {
+pub(crate) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Error) -> Error {
     let Some(limit) = claim.terms.limit else {
         return error;
     };
@@ -134,11 +124,7 @@ fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
 }
 
 /// Returns and reports the grant of a waiter, which creates its hold, or `None` if the grant was withdrawn.
-pub(in crate::lock) fn pick_up(
-    engine: &Arc<Engine>,
-    claim: &Claim,
-    given: Given,
-) -> Option<Arc<Grant>> {
+pub(crate) fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Option<Arc<Grant>> {
     let Given { grant, .. } = given;
     let picked_up = if claim.grouped {
         true

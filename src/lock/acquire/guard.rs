@@ -107,7 +107,7 @@ impl Drop for LockGuard {
 
 impl LockGuard {
     /// Creates the guard of one hold.
-    pub(in crate::lock) fn one(engine: Arc<Engine>, grant: Arc<Grant>, hold: HoldId) -> Self {
+    pub(crate) fn one(engine: Arc<Engine>, grant: Arc<Grant>, hold: HoldId) -> Self {
         let via = grant.via_of(hold);
         Self::of(Some(engine), Grants::One(grant), via, hold)
     }
@@ -130,7 +130,7 @@ impl LockGuard {
     ///
     /// The longest hold counts from here. The next holder of each key gets a fresh counter, which exceeds
     /// the largest token of this group.
-    pub(in crate::lock) fn many(
+    pub(crate) fn many(
         engine: &Arc<Engine>,
         mut guards: Vec<Self>,
         claim: &Claim,
@@ -166,7 +166,7 @@ impl LockGuard {
     }
 
     /// Sets how long the acquire waited.
-    pub(in crate::lock) fn set_wait(&mut self, waited: Duration) {
+    pub(crate) fn set_wait(&mut self, waited: Duration) {
         self.held.waited = Span::new(waited);
     }
 

@@ -61,11 +61,11 @@ impl LockManager {
         Acquire::new(Arc::clone(&self.engine), keys.into())
     }
 
-    pub(in crate::lock) fn of(engine: Arc<Engine>) -> Self {
+    pub(crate) fn of(engine: Arc<Engine>) -> Self {
         Self { engine }
     }
 
-    pub(in crate::lock) fn engine(&self) -> &Arc<Engine> {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
@@ -294,18 +294,18 @@ pub(super) fn count_forced<E>(engine: &Engine, outcome: &Result<ForceReleased, E
     });
 }
 
-pub(in crate::lock) fn valid(key: impl Into<LockKey>) -> Result<LockKey, Error> {
+pub(crate) fn valid(key: impl Into<LockKey>) -> Result<LockKey, Error> {
     let key = key.into();
     key.validate().map_err(Error::of_key)?;
     Ok(key)
 }
 
 impl Error {
-    pub(in crate::lock) fn of_key(invalid: InvalidKey) -> Self {
+    pub(crate) fn of_key(invalid: InvalidKey) -> Self {
         Self::new(ErrorKind::InvalidKey).with_source(invalid)
     }
 
-    pub(in crate::lock) fn of_backend(error: BackendError) -> Self {
+    pub(crate) fn of_backend(error: BackendError) -> Self {
         let kind = match error.kind() {
             BackendErrorKind::Unavailable => ErrorKind::Unavailable,
             BackendErrorKind::Misconfigured => ErrorKind::Refused,

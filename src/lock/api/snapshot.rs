@@ -49,7 +49,7 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    pub(in crate::lock) fn of(engine: &Arc<Engine>, key: &LockKey, holder: Holder) -> Self {
+    pub(crate) fn of(engine: &Arc<Engine>, key: &LockKey, holder: Holder) -> Self {
         let now = engine.now();
         // One of the owners of this process that hold the key, and the number of those that share it.
         let (mut first, mut shared) = (None, 0u32);

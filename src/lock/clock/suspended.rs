@@ -49,7 +49,7 @@ pub(super) static CLOCKS: LazyLock<Clocks> = LazyLock::new(|| {
 
 /// Returns `true` if the clock of the current runtime is paused: two readings are equal while the time of the system
 /// passes.
-pub(in crate::lock) fn is_clock_paused() -> bool {
+pub(crate) fn is_clock_paused() -> bool {
     let (reading, since) = (tokio::time::Instant::now(), Instant::now());
     while Instant::now() == since {
         std::hint::spin_loop();

@@ -11,7 +11,7 @@ pub(in crate::lock::clock) fn count_look() {
 }
 
 /// Returns how often this thread has read the clock.
-pub(in crate::lock) fn checks() -> usize {
+pub(crate) fn checks() -> usize {
     LOOKS.get()
 }
 

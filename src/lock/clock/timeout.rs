@@ -15,7 +15,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Completes with the output of `future`, or with `None` at `until`. Works outside any runtime.
 ///
 /// `now` is a moment before the call. The clock is read again only when a timer fires.
-pub(in crate::lock) async fn by<F: Future>(
+pub(crate) async fn by<F: Future>(
     clock: Clock,
     until: Moment,
     mut now: Moment,
@@ -35,7 +35,7 @@ pub(in crate::lock) async fn by<F: Future>(
 }
 
 /// Completes when `is_over` returns `true`. Each change after which it may do so calls `notify_waiters`.
-pub(in crate::lock) async fn until(changed: &Notify, is_over: impl Fn() -> bool) {
+pub(crate) async fn until(changed: &Notify, is_over: impl Fn() -> bool) {
     loop {
         let mut changed = pin!(changed.notified());
         // Registers before it checks, so a change in between is not missed.

@@ -42,7 +42,7 @@ impl Engine {
     ///
     /// It precedes the first acquire: an exporter with an idle timeout removes a series that is not written, and does
     /// not show it again.
-    pub(in crate::lock) fn report_regularly(self: &Arc<Self>) {
+    pub(crate) fn report_regularly(self: &Arc<Self>) {
         let mut reported = REPORTED.lock();
         reported.push(Manager {
             tally: Arc::clone(&self.tally),
@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Reports the counts and the gauges to the recorder now.
-    pub(in crate::lock) fn report(&self) {
+    pub(crate) fn report(&self) {
         self.tally.report(Some(&self.gauges()));
     }
 

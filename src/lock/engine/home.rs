@@ -21,16 +21,16 @@ use crate::mutex::Mutex;
 use crate::task::{EnterGuard, Handle, OwnThread, Runtime, has_ended};
 
 /// The place of the background work, and the state of its tasks.
-pub(in crate::lock) struct Home {
+pub(crate) struct Home {
     place: Place,
-    pub(in crate::lock) clock: Clock,
+    pub(crate) clock: Clock,
     /// Whether a task was dropped before its end. The home may have ended, or code of the program has panicked in it.
     suspect: AtomicBool,
     /// Until when the last check of the process counts.
     checked_until: AtomicMoment,
-    pub(in crate::lock) watchdog: Alarm,
-    pub(in crate::lock) releases: ReleaseQueue,
-    pub(in crate::lock) unconfirmed: UnconfirmedReleases,
+    pub(crate) watchdog: Alarm,
+    pub(crate) releases: ReleaseQueue,
+    pub(crate) unconfirmed: UnconfirmedReleases,
 }
 
 /// How long a check of the process counts. The fork of a program of a few pages takes 40 µs. If another thread checks during
@@ -44,7 +44,7 @@ enum Place {
 }
 
 impl Home {
-    pub(in crate::lock) fn new(given: Option<Runtime>) -> Self {
+    pub(crate) fn new(given: Option<Runtime>) -> Self {
         let place = match (given, Handle::try_current()) {
             (Some(given), _) => Place::Given(given),
             (None, Ok(handle)) if is_clock_paused() => Place::Paused(Mutex::new(handle)),
@@ -65,7 +65,7 @@ impl Home {
     }
 
     /// Starts a detached task. A home that has ended drops it unstarted.
-    pub(in crate::lock) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match &self.place {
             Place::Own(thread) => thread.spawn(task),
             Place::Given(runtime) => runtime.spawn(task),
@@ -82,7 +82,7 @@ impl Home {
     ///
     /// For the commands that a caller awaits, because a change of threads costs more than a script call. A runtime
     /// with one thread may idle.
-    pub(in crate::lock) fn spawn_near(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn_near(&self, task: impl Future<Output = ()> + Send + 'static) {
         match self.near() {
             Some(near) => near.spawn(task),
             None => self.spawn(task),
@@ -92,7 +92,7 @@ impl Home {
     /// Lets this thread create timers and start tasks as the thread of the manager does, until the guard is dropped. `None`
     /// for any other home, and before its first task.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
-    pub(in crate::lock) fn enter(&self) -> Option<EnterGuard<'_>> {
+    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
         match &self.place {
             Place::Own(thread) => thread.enter(),
             Place::Given(_) | Place::Paused(_) => None,
@@ -100,7 +100,7 @@ impl Home {
     }
 
     /// Returns the runtime of the caller if its commands are sent there.
-    pub(in crate::lock) fn near(&self) -> Option<Runtime> {
+    pub(crate) fn near(&self) -> Option<Runtime> {
         if matches!(self.place, Place::Paused(_)) {
             return None;
         }
@@ -110,17 +110,17 @@ impl Home {
     }
 
     /// Returns `true` if nothing ensures that tasks at home run: the program drives that runtime.
-    pub(in crate::lock) fn may_not_run(&self) -> bool {
+    pub(crate) fn may_not_run(&self) -> bool {
         matches!(self.place, Place::Given(_))
     }
 
     /// Records that a task was dropped before its end. The next acquire checks the home, and starts the tasks again.
-    pub(in crate::lock) fn task_was_dropped(&self) {
+    pub(crate) fn task_was_dropped(&self) {
         self.suspect.store(true, Ordering::SeqCst);
     }
 
     /// Returns `true` if the home has ended and no other one follows.
-    pub(in crate::lock) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         match &self.place {
             Place::Given(runtime) => runtime.has_ended(),
             Place::Own(_) | Place::Paused(_) => false,
@@ -128,7 +128,7 @@ impl Home {
     }
 
     /// Returns `true` if this process has the thread of the home: a fork copies none.
-    pub(in crate::lock) fn is_of_this_process(&self) -> bool {
+    pub(crate) fn is_of_this_process(&self) -> bool {
         match &self.place {
             Place::Own(thread) => thread.is_of_this_process(),
             Place::Given(_) | Place::Paused(_) => true,
@@ -137,7 +137,7 @@ impl Home {
 
     /// Does the same, by a system call only if the last one was some time before `now`, which has just been read.
     #[inline]
-    pub(in crate::lock) fn is_of_this_process_at(&self, now: Moment) -> bool {
+    pub(crate) fn is_of_this_process_at(&self, now: Moment) -> bool {
         if now < self.checked_until.load() {
             return true;
         }
@@ -150,12 +150,12 @@ impl Home {
 
     /// Returns `true` if the home needs a check. Only tests have one with a paused clock.
     #[inline]
-    pub(in crate::lock) fn may_have_ended(&self) -> bool {
+    pub(crate) fn may_have_ended(&self) -> bool {
         self.suspect.load(Ordering::Relaxed) || matches!(self.place, Place::Paused(_))
     }
 
     /// Checks the home. Returns `true` if its tasks may have to be started again, or `None` if it has ended.
-    pub(in crate::lock) fn check(&self) -> Option<bool> {
+    pub(crate) fn check(&self) -> Option<bool> {
         // Cleared before the check, which an end in between does not escape.
         let was_suspect = self.suspect.swap(false, Ordering::SeqCst);
         let has_moved = self.has_moved();
@@ -193,12 +193,12 @@ impl Home {
 /// further thread, and the caller has no runtime.
 #[derive(Debug, thiserror::Error)]
 #[error("runtime of the manager was shut down, or its thread could not be started")]
-pub(in crate::lock) struct HomeEnded;
+pub(crate) struct HomeEnded;
 
 /// The manager came from the parent process.
 #[derive(Debug, thiserror::Error)]
 #[error("process was forked: build the manager in the child, which has no thread of its parent")]
-pub(in crate::lock) struct Forked;
+pub(crate) struct Forked;
 
 #[cfg(test)]
 mod tests;

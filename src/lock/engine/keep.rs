@@ -15,7 +15,7 @@ impl Engine {
     /// under the mutex of its shard, so a shutdown that begins concurrently, and the end of a watchdog, surrender the
     /// lease.
     #[inline(never)]
-    pub(in crate::lock) fn keeps(&self, grant: &Grant, now: Moment) -> Option<Span> {
+    pub(crate) fn keeps(&self, grant: &Grant, now: Moment) -> Option<Span> {
         let length = grant.keep?.span();
         let (hash, began) = (grant.key().hash_code(), grant.granted_at - grant.waited);
         let comes_back = self.recent.comes_back(hash, began, length, now);

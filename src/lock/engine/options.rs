@@ -22,13 +22,13 @@ const MAX_PERMITS: u16 = 10_000;
 pub(crate) struct Options {
     pub(crate) wait: Duration,
     pub(crate) watchdog_timeout: Duration,
-    pub(in crate::lock) keep_released: Duration,
+    pub(crate) keep_released: Duration,
     pub(crate) max_waiters_per_key: usize,
     pub(crate) max_waiters: usize,
-    pub(in crate::lock) read_ahead: usize,
-    pub(in crate::lock) max_read_ahead: usize,
+    pub(crate) read_ahead: usize,
+    pub(crate) max_read_ahead: usize,
     #[cfg(feature = "tracing")]
-    pub(in crate::lock) trace_keys: Option<super::trace_keys::TraceKeys>,
+    pub(crate) trace_keys: Option<super::trace_keys::TraceKeys>,
 }
 
 impl Default for Options {
@@ -48,7 +48,7 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(in crate::lock) fn validate(&self) -> Result<(), ConfigError> {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         valid_wait("wait", self.wait)?;
         valid_lease("watchdog_timeout", self.watchdog_timeout)?;
         valid_keep("keep_released", self.keep_released)?;

@@ -16,7 +16,7 @@ pub(crate) struct ReadBudget {
 pub(crate) struct ReadShare(Arc<ReadBudget>, usize);
 
 impl ReadBudget {
-    pub(in crate::lock) fn new(of_each: usize, of_all: usize) -> Arc<Self> {
+    pub(crate) fn new(of_each: usize, of_all: usize) -> Arc<Self> {
         let used = AtomicUsize::new(0);
         Arc::new(Self {
             of_each,

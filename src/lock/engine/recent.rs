@@ -14,7 +14,7 @@ const SETS: usize = 4096;
 /// The last ends of locks, by the hashes of their keys. Two keys with equal parts of their hashes count as one, which costs
 /// a lease that is kept in vain.
 #[derive(Debug, Default)]
-pub(in crate::lock) struct Recent(OnceLock<Record>);
+pub(crate) struct Recent(OnceLock<Record>);
 
 #[derive(Debug)]
 struct Record {
@@ -27,13 +27,7 @@ struct Record {
 impl Recent {
     /// Records the end of a lock on a key with this hash. Returns `true` if its acquire began at most `within` after the
     /// last end.
-    pub(in crate::lock) fn comes_back(
-        &self,
-        hash: u64,
-        began: Moment,
-        within: Span,
-        now: Moment,
-    ) -> bool {
+    pub(crate) fn comes_back(&self, hash: u64, began: Moment, within: Span, now: Moment) -> bool {
         let record = self.0.get_or_init(Record::new);
         let set = &record.sets[(hash >> 8) as usize % SETS];
         let (part, at) = ((hash >> 32) as u32, now.ticks());
@@ -50,7 +44,7 @@ impl Recent {
     }
 
     /// Returns `true` if leases may be kept, and this process has them.
-    pub(in crate::lock) fn is_of_this_process(&self) -> bool {
+    pub(crate) fn is_of_this_process(&self) -> bool {
         let record = self.0.get();
         record.is_some_and(|record| record.process.load(Relaxed) == std::process::id())
     }
@@ -59,7 +53,7 @@ impl Recent {
 #[cfg(test)]
 impl Recent {
     /// As in a fork of this process, which has another number.
-    pub(in crate::lock) fn pretend_fork(&self) {
+    pub(crate) fn pretend_fork(&self) {
         let record = self.0.get().expect("a lock has ended");
         record.process.fetch_add(1, Relaxed);
     }

@@ -12,7 +12,7 @@ use crate::mutex::Mutex;
 /// would have to reload the neighboring data.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(in crate::lock) struct ReleaseQueue {
+pub(crate) struct ReleaseQueue {
     keys: Mutex<VecDeque<LockKey>>,
     /// Whether keys have waited since the last tick of the watchdog, without a round.
     waits: AtomicBool,
@@ -23,7 +23,7 @@ pub(in crate::lock) struct ReleaseQueue {
 
 impl ReleaseQueue {
     /// Adds a key. Never blocks, and needs no runtime.
-    pub(in crate::lock) fn push(&self, key: LockKey) {
+    pub(crate) fn push(&self, key: LockKey) {
         let first = {
             let mut keys = self.keys.lock();
             keys.push_back(key);
@@ -35,12 +35,12 @@ impl ReleaseQueue {
         }
     }
 
-    pub(in crate::lock) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.keys.lock().is_empty()
     }
 
     /// Removes and returns up to `most` keys.
-    pub(in crate::lock) fn next_round(&self, most: usize) -> Vec<LockKey> {
+    pub(crate) fn next_round(&self, most: usize) -> Vec<LockKey> {
         self.waits.store(false, Ordering::Relaxed);
         let mut keys = self.keys.lock();
         let size = keys.len().min(most);
@@ -53,26 +53,26 @@ impl ReleaseQueue {
     }
 
     /// Returns `true` if keys have waited since the last call without a round: the runtime of the task may block.
-    pub(in crate::lock) fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         let waits = !self.is_empty();
         self.waits.swap(waits, Ordering::Relaxed) && waits
     }
 
     /// Completes when the queue has a key.
-    pub(in crate::lock) async fn has_more(&self) {
+    pub(crate) async fn has_more(&self) {
         while self.is_empty() {
             self.enqueued.notified().await;
         }
     }
 
     /// Returns `true` if the task has something to do and does not run, so the caller has to start it.
-    pub(in crate::lock) fn start(&self) -> bool {
+    pub(crate) fn start(&self) -> bool {
         // The task mostly runs, and a read costs less than a write.
         let is_running = self.running.load(Ordering::SeqCst);
         !is_running && !self.is_empty() && !self.running.swap(true, Ordering::SeqCst)
     }
 
-    pub(in crate::lock) fn stopped(&self) {
+    pub(crate) fn stopped(&self) {
         self.running.store(false, Ordering::SeqCst);
     }
 }

@@ -60,7 +60,7 @@ impl TraceKeys {
     }
 
     /// Returns the keys as they are written.
-    pub(in crate::lock) fn write(&self, keys: &[LockKey]) -> String {
+    pub(crate) fn write(&self, keys: &[LockKey]) -> String {
         let written: Vec<_> = keys.iter().map(|key| self.one(key)).collect();
         written.join(",")
     }

@@ -20,18 +20,18 @@ use crate::mutex::Mutex;
 
 /// The most commands of one group of keys in flight. A thousand at once would queue in the backend beyond their response
 /// timeout, and would all be resent.
-pub(in crate::lock) const IN_FLIGHT: usize = 16;
+pub(crate) const IN_FLIGHT: usize = 16;
 
 /// The most leases of one command.
-pub(in crate::lock) const BATCH: usize = 100;
+pub(crate) const BATCH: usize = 100;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-pub(in crate::lock) const LAST_BACKOFF: Duration = Duration::from_secs(1);
+pub(crate) const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The leases of one manager whose releases are unconfirmed. Each key has at most one release command in flight, and one
 /// per tick after a failure. The watchdog sends them.
 #[derive(Default)]
-pub(in crate::lock) struct UnconfirmedReleases {
+pub(crate) struct UnconfirmedReleases {
     state: Mutex<State>,
     /// Notified when nothing is left.
     finished: Notify,
@@ -66,7 +66,7 @@ struct Unknown {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct UnknownLease {
+pub(crate) struct UnknownLease {
     number: LeaseNumber,
     /// When it must have expired.
     until: Moment,
@@ -78,7 +78,7 @@ pub(in crate::lock) struct UnknownLease {
 
 impl UnknownLease {
     /// Returns the lease of an attempt, or of a place in the queue of the backend, that may yet take effect.
-    pub(in crate::lock) fn attempted(number: LeaseNumber, until: Moment) -> Self {
+    pub(crate) fn attempted(number: LeaseNumber, until: Moment) -> Self {
         Self {
             is_attempt: true,
             ..Self::granted(number, until)
@@ -86,7 +86,7 @@ impl UnknownLease {
     }
 
     /// Returns a lease that was granted before, so that the reply to any release of it is the last word.
-    pub(in crate::lock) fn granted(number: LeaseNumber, until: Moment) -> Self {
+    pub(crate) fn granted(number: LeaseNumber, until: Moment) -> Self {
         Self {
             number,
             until,
@@ -97,22 +97,22 @@ impl UnknownLease {
 }
 
 impl UnconfirmedReleases {
-    pub(in crate::lock) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let state = self.state.lock();
         state.keys.values().map(|key| key.leases.len()).sum()
     }
 
-    pub(in crate::lock) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.state.lock().keys.is_empty()
     }
 
     /// Completes when nothing is left.
-    pub(in crate::lock) async fn finished(&self) {
+    pub(crate) async fn finished(&self) {
         until(&self.finished, || self.is_empty()).await;
     }
 
     /// Adds a lease of a key in this group.
-    pub(in crate::lock) fn add(&self, key: LockKey, group: u64, lease: UnknownLease) {
+    pub(crate) fn add(&self, key: LockKey, group: u64, lease: UnknownLease) {
         let mut state = self.state.lock();
         let State { keys, groups, .. } = &mut *state;
         let unknown = keys.entry(key).or_insert_with_key(|key| {
@@ -133,7 +133,7 @@ impl UnconfirmedReleases {
     }
 
     /// Keeps the manager while leases are left. Its watchdog, which sends their releases, is about to start, or runs.
-    pub(in crate::lock) fn keep(&self, engine: &Arc<Engine>) {
+    pub(crate) fn keep(&self, engine: &Arc<Engine>) {
         let mut state = self.state.lock();
         if !state.keys.is_empty() {
             state.keeps.get_or_insert_with(|| Arc::clone(engine));
@@ -142,10 +142,7 @@ impl UnconfirmedReleases {
 
     /// Returns the next command to send, for a group of keys. [`ended`](Self::ended) reports its end. The leases of one key
     /// are adjacent.
-    pub(in crate::lock) fn next_command(
-        &self,
-        now: Moment,
-    ) -> Option<(u64, Vec<(LockKey, LeaseNumber)>)> {
+    pub(crate) fn next_command(&self, now: Moment) -> Option<(u64, Vec<(LockKey, LeaseNumber)>)> {
         let mut state = self.state.lock();
         if state.tick.is_some_and(|tick| tick <= now) {
             state.retry_failed();
@@ -175,14 +172,14 @@ impl UnconfirmedReleases {
     }
 
     /// The command for a group has ended, and its replies were applied.
-    pub(in crate::lock) fn ended(&self, group: u64) {
+    pub(crate) fn ended(&self, group: u64) {
         if let Some(group) = self.state.lock().groups.get_mut(&group) {
             group.commands = group.commands.saturating_sub(1);
         }
     }
 
     /// Applies the reply for a key, whose leases `resolved` are released.
-    pub(in crate::lock) fn replied(
+    pub(crate) fn replied(
         &self,
         key: &LockKey,
         resolved: &[LeaseNumber],
@@ -209,7 +206,7 @@ impl UnconfirmedReleases {
 
     /// Drops a granted lease that a command of the releaser has released, whose reply was late. While a command for its key
     /// is in flight, the reply to that settles it.
-    pub(in crate::lock) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber) {
+    pub(crate) fn released_elsewhere(&self, key: &LockKey, lease: LeaseNumber) {
         let mut state = self.state.lock();
         let Some(unknown) = state.keys.get_mut(key).filter(|it| !it.in_flight) else {
             return;
@@ -231,14 +228,14 @@ impl UnconfirmedReleases {
     }
 
     /// Makes all leases due, because the backend is available again. Those in flight that fail follow soon.
-    pub(in crate::lock) fn retry_now(&self) {
+    pub(crate) fn retry_now(&self) {
         let mut state = self.state.lock();
         state.retry_failed();
         state.backoff = Duration::ZERO;
     }
 
     /// Leaves the leases to the next watchdog, after this one was dropped. So were the commands in flight.
-    pub(in crate::lock) fn stopped(&self) {
+    pub(crate) fn stopped(&self) {
         let mut state = self.state.lock();
         let _dropped_without_mutex = state.keeps.take();
         state.groups.clear();
@@ -249,7 +246,7 @@ impl UnconfirmedReleases {
     }
 
     /// Drops all leases: no home is left to release them.
-    pub(in crate::lock) fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         let _dropped_without_mutex = std::mem::take(&mut *self.state.lock());
         self.finished.notify_waiters();
     }

@@ -8,16 +8,16 @@ use tokio::sync::Notify;
 use crate::lock::clock::{AtomicMoment, Clock, Moment};
 
 /// The longest sleep of the task: the longest delay until a resume is detected.
-pub(in crate::lock) const TICK: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// The next wake-up of the watchdog.
 #[derive(Debug)]
-pub(in crate::lock) struct Alarm {
+pub(crate) struct Alarm {
     /// When the task wakes, or [`NOT_SET`]. Only the start of a round moves it back, so a new task keeps
     /// the time that was set for its predecessor.
     wakes_at: AtomicMoment,
     /// Notified when the task has to wake earlier than that.
-    pub(in crate::lock) earlier: Notify,
+    pub(crate) earlier: Notify,
     running: AtomicBool,
 }
 
@@ -36,22 +36,22 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    pub(in crate::lock) fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::SeqCst)
     }
 
     /// Returns `true` if the task does not run, so the caller has to start it.
-    pub(in crate::lock) fn start(&self) -> bool {
+    pub(crate) fn start(&self) -> bool {
         // The task mostly runs, and a read costs less than a write.
         !self.is_running() && !self.running.swap(true, Ordering::SeqCst)
     }
 
-    pub(in crate::lock) fn stopped(&self) {
+    pub(crate) fn stopped(&self) {
         self.running.store(false, Ordering::SeqCst);
     }
 
     /// Makes the task wake at `at` or earlier. Notifies it if that is a change, and before the end of any sleep.
-    pub(in crate::lock) fn set(&self, at: Moment, clock: Clock) {
+    pub(crate) fn set(&self, at: Moment, clock: Clock) {
         if self.wakes_at.load() > at
             && self.wakes_at.no_later_than(at)
             // After the change: a sleep that began before it is over by then.
@@ -62,17 +62,17 @@ impl Alarm {
     }
 
     /// Returns when the task has to wake, or `None` if that is not set.
-    pub(in crate::lock) fn time(&self) -> Option<Moment> {
+    pub(crate) fn time(&self) -> Option<Moment> {
         let at = self.wakes_at.load();
         (at != NOT_SET).then_some(at)
     }
 
     /// Clears the time at the start of a round. Later calls of [`set`](Self::set) apply to the next round.
-    pub(in crate::lock) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.wakes_at.store(NOT_SET);
     }
 
-    pub(in crate::lock) fn next(&self, at: Moment) {
+    pub(crate) fn next(&self, at: Moment) {
         self.wakes_at.no_later_than(at);
     }
 }

@@ -9,12 +9,12 @@ use crate::lock::lane::state::{Contender, Contending, Lane, Phase, Returning, Se
 use crate::lock::lease::LeaseNumber;
 
 /// The time after which home takes a first attempt that its acquire does not poll, if others wait.
-pub(in crate::lock) const UNPOLLED: Duration = Duration::from_millis(8);
+pub(crate) const UNPOLLED: Duration = Duration::from_millis(8);
 
 impl Lane {
     /// Returns when the watchdog has to check the lane.
     #[inline(always)]
-    pub(in crate::lock) fn next_check(&self) -> Option<Moment> {
+    pub(crate) fn next_check(&self) -> Option<Moment> {
         let own = match &self.phase {
             Phase::Idle => return None,
             Phase::Yielding { until } => Some(*until),
@@ -30,12 +30,12 @@ impl Lane {
     }
 
     /// Returns `true` if a renewal that is due later may join one that is sent now.
-    pub(in crate::lock) fn renews_early(&self, now: Moment) -> bool {
+    pub(crate) fn renews_early(&self, now: Moment) -> bool {
         (self.held_lease()).is_some_and(|held_lease| held_lease.lease.renews_early(now))
     }
 
     /// Checks the lane. Returns the lease to renew, and for which TTL.
-    pub(in crate::lock) fn check(
+    pub(crate) fn check(
         &mut self,
         now: Moment,
         effects: &mut Effects,

@@ -1,6 +1,6 @@
 //! The start and the end of an acquire loop.
 
-pub(in crate::lock) mod attempt;
+pub(crate) mod attempt;
 pub(super) mod attempting;
 
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Lane {
     }
 
     /// Returns `true` if the attempt in flight is the one under this lease, and no other task has replaced it.
-    pub(in crate::lock) fn awaits_reply(&self, lease: LeaseNumber) -> bool {
+    pub(crate) fn awaits_reply(&self, lease: LeaseNumber) -> bool {
         match &self.phase {
             Phase::Contending(contending) => contending.attempt.is_some_and(|(it, _)| it == lease),
             _ => false,
@@ -106,7 +106,7 @@ impl Lane {
 
     /// Applies the drop of a first attempt with its runtime, which has ended, and contends by a loop. Returns `false` if
     /// one has replaced it before.
-    pub(in crate::lock) fn abandon(
+    pub(crate) fn abandon(
         &mut self,
         lease: LeaseNumber,
         now: Moment,
@@ -120,7 +120,7 @@ impl Lane {
     }
 
     /// Applies the drop of an acquire loop with the home, which has ended: rejects all waiters.
-    pub(in crate::lock) fn abandon_all(
+    pub(crate) fn abandon_all(
         &mut self,
         own: &Wakeup,
         error: &Error,
@@ -154,12 +154,7 @@ impl Lane {
     }
 
     /// Begins to contend in an idle lane, by the first attempt of `waiter` under `lease`.
-    pub(in crate::lock) fn attempt_first(
-        &mut self,
-        waiter: Arc<Waiter>,
-        lease: LeaseNumber,
-        first: First,
-    ) {
+    pub(crate) fn attempt_first(&mut self, waiter: Arc<Waiter>, lease: LeaseNumber, first: First) {
         let yields_until = match self.phase {
             Phase::Yielding { until } => Some(until),
             _ => None,
@@ -179,7 +174,7 @@ impl Lane {
 
     /// Applies a rejected first attempt, and continues by an acquire loop if a waiter is left. `ticket`: of the acquire
     /// that made it. `may_wait` returns `false` if too many wait.
-    pub(in crate::lock) fn rejected_first(
+    pub(crate) fn rejected_first(
         &mut self,
         (ticket, sent): (Ticket, LeaseNumber),
         seen: LastReply,

@@ -17,40 +17,40 @@ use crate::lock::lease::place::PLACE;
 use crate::lock::lease::released_to::ReleasedTo;
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
-pub(in crate::lock) type Report = oneshot::Sender<Result<(), Error>>;
+pub(crate) type Report = oneshot::Sender<Result<(), Error>>;
 
 /// Wakes and identifies the task of one acquire loop.
-pub(in crate::lock) type Wakeup = Arc<Notify>;
+pub(crate) type Wakeup = Arc<Notify>;
 
 /// The effects of one event. Most events have at most one of each.
 #[must_use]
 #[derive(Debug, Default)]
-pub(in crate::lock) struct Effects {
-    pub(in crate::lock) grants: Few<(Arc<Waiter>, Given)>,
-    pub(in crate::lock) rejections: Few<(Arc<Waiter>, Error)>,
+pub(crate) struct Effects {
+    pub(crate) grants: Few<(Arc<Waiter>, Given)>,
+    pub(crate) rejections: Few<(Arc<Waiter>, Error)>,
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
-    pub(in crate::lock) losses: Few<Loss>,
-    pub(in crate::lock) reports: Few<(Report, Result<(), Error>)>,
+    pub(crate) losses: Few<Loss>,
+    pub(crate) reports: Few<(Report, Result<(), Error>)>,
     /// The next deadline of the lane, of which the watchdog must be notified.
-    pub(in crate::lock) deadlines: Few<Moment>,
-    pub(in crate::lock) work: Few<Work>,
+    pub(crate) deadlines: Few<Moment>,
+    pub(crate) work: Few<Work>,
     /// The lane is idle or only yields, so the table counts its work until it was started.
-    pub(in crate::lock) outlive_lane: bool,
+    pub(crate) outlive_lane: bool,
     /// A first attempt was replaced, so the table counts it until it ends.
-    pub(in crate::lock) left_attempt: bool,
+    pub(crate) left_attempt: bool,
 }
 
 /// A grant that has ended, or whose end has moved: its loss futures check it again.
 #[derive(Debug)]
-pub(in crate::lock) struct Loss {
-    pub(in crate::lock) grant: Arc<Grant>,
+pub(crate) struct Loss {
+    pub(crate) grant: Arc<Grant>,
     /// It was lost while it was held, which is reported.
-    pub(in crate::lock) while_held: bool,
+    pub(crate) while_held: bool,
 }
 
 /// Background work to start.
 #[derive(Debug)]
-pub(in crate::lock) enum Work {
+pub(crate) enum Work {
     /// Start an acquire loop that this wakes. The processes for which the key was released may acquire it first.
     Contend(Wakeup, ReleasedTo),
     /// Finish the first attempt of an acquire that is not polled, from home.
@@ -69,14 +69,14 @@ pub(in crate::lock) enum Work {
 
 /// A lease whose release is in flight. The lane may drop it before the reply.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct Outgoing {
-    pub(in crate::lock) lease: LeaseNumber,
+pub(crate) struct Outgoing {
+    pub(crate) lease: LeaseNumber,
     /// The longest time for which the backend may hold the lease if the release has no effect.
-    pub(in crate::lock) ttl: Span,
+    pub(crate) ttl: Span,
 }
 
 impl Effects {
-    pub(in crate::lock) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.grants.is_empty()
             && self.rejections.is_empty()
             && self.losses.is_empty()
@@ -86,7 +86,7 @@ impl Effects {
     }
 
     /// The end of the grant has moved, or it was never picked up.
-    pub(in crate::lock) fn recheck(&mut self, grant: &Arc<Grant>) {
+    pub(crate) fn recheck(&mut self, grant: &Arc<Grant>) {
         self.losses.push(Loss {
             grant: Arc::clone(grant),
             while_held: false,
@@ -94,7 +94,7 @@ impl Effects {
     }
 
     /// Leaves the queue of the backend.
-    pub(in crate::lock) fn leave(&mut self, place: LeaseNumber) {
+    pub(crate) fn leave(&mut self, place: LeaseNumber) {
         self.work.push(Work::ReleaseUnknown {
             lease: place,
             ttl: PLACE,
@@ -102,25 +102,25 @@ impl Effects {
     }
 
     /// Releases the lease of a renewal that may have extended it.
-    pub(in crate::lock) fn release_granted(&mut self, renewal: &Renewal) {
+    pub(crate) fn release_granted(&mut self, renewal: &Renewal) {
         self.work.push(Work::ReleaseGranted(Outgoing {
             lease: LeaseNumber::of(renewal.lease),
             ttl: Span::new(renewal.ttl),
         }));
     }
 
-    pub(in crate::lock) fn grant(&mut self, waiter: Arc<Waiter>, grant: &Arc<Grant>, queued: bool) {
+    pub(crate) fn grant(&mut self, waiter: Arc<Waiter>, grant: &Arc<Grant>, queued: bool) {
         let grant = Arc::clone(grant);
         self.grants.push((waiter, Given { grant, queued }));
     }
 
-    pub(in crate::lock) fn reject(&mut self, waiter: Arc<Waiter>, error: Error) {
+    pub(crate) fn reject(&mut self, waiter: Arc<Waiter>, error: Error) {
         self.rejections.push((waiter, error));
     }
 
     /// Most releases are not awaited, so only that comparison is inline.
     #[inline(always)]
-    pub(in crate::lock) fn report(&mut self, report: Option<Report>, outcome: Result<(), Error>) {
+    pub(crate) fn report(&mut self, report: Option<Report>, outcome: Result<(), Error>) {
         if let Some(report) = report {
             self.reports.push((report, outcome));
         }

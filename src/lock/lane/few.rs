@@ -6,7 +6,7 @@ use std::{mem, slice};
 
 /// A list that mostly has at most one item, which needs no allocation. One comparison shows that it is empty.
 #[derive(Debug, Default)]
-pub(in crate::lock) enum Few<T> {
+pub(crate) enum Few<T> {
     #[default]
     Empty,
     One(T),
@@ -14,13 +14,13 @@ pub(in crate::lock) enum Few<T> {
 }
 
 impl<T> Few<T> {
-    pub(in crate::lock) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::Empty)
     }
 
     /// Most lists get one item, so only that case is inline.
     #[inline]
-    pub(in crate::lock) fn push(&mut self, item: T) {
+    pub(crate) fn push(&mut self, item: T) {
         if self.is_empty() {
             // An empty list needs no drop.
             let _empty = ManuallyDrop::new(mem::replace(self, Self::One(item)));
@@ -43,7 +43,7 @@ impl<T> Few<T> {
 
     #[cfg(test)]
     #[track_caller]
-    pub(in crate::lock) fn remove(&mut self, at: usize) -> T {
+    pub(crate) fn remove(&mut self, at: usize) -> T {
         match mem::take(self) {
             Self::Several(mut items) => {
                 let removed = items.remove(at);

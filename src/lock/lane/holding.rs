@@ -21,7 +21,7 @@ use end::End;
 pub(super) const MAX_HOLD_COUNT: u32 = 64;
 
 #[derive(Debug)]
-pub(super) struct OwnerHolds {
+pub(crate) struct OwnerHolds {
     pub(super) grant: Arc<Grant>,
     /// The deadline by which the acquire of the first hold has to pick it up.
     pick_up_by: Option<Moment>,

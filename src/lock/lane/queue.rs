@@ -3,8 +3,8 @@
 pub(super) mod entering;
 pub(super) mod estimate;
 mod pace;
-pub(in crate::lock) mod seats;
-pub(in crate::lock) mod waiter;
+pub(crate) mod seats;
+pub(crate) mod waiter;
 pub(super) mod waiters;
 
 use std::num::NonZeroU32;
@@ -23,7 +23,7 @@ use waiters::Waiters;
 
 impl Lane {
     /// Adds a waiter. `seen` is the reply to its own last attempt.
-    pub(in crate::lock) fn enqueue(
+    pub(crate) fn enqueue(
         &mut self,
         waiter: Arc<Waiter>,
         seen: LastReply,
@@ -52,13 +52,13 @@ impl Lane {
     }
 
     /// Returns the position of the acquire with this ticket in the queue.
-    pub(in crate::lock) fn position(&self, ticket: Ticket) -> QueuePosition {
+    pub(crate) fn position(&self, ticket: Ticket) -> QueuePosition {
         let position = self.queue.up_to(ticket);
         NonZeroU32::new(u32::try_from(position).unwrap_or(u32::MAX))
     }
 
     /// Removes a waiter. Returns `false` if it was already granted or rejected.
-    pub(in crate::lock) fn leave(&mut self, ticket: Ticket) -> bool {
+    pub(crate) fn leave(&mut self, ticket: Ticket) -> bool {
         let was_first = self.queue.first().map(|first| first.claim.ticket) == Some(ticket);
         let left = self.queue.remove(ticket).is_some();
         if left && was_first {
@@ -85,7 +85,7 @@ impl Lane {
     }
 
     /// Rejects the waiters that `which` selects, with the error that `why` returns. Wakes a loop that has lost all.
-    pub(in crate::lock) fn reject_if(
+    pub(crate) fn reject_if(
         &mut self,
         effects: &mut Effects,
         why: impl FnOnce(&mut Self) -> Error,
@@ -106,7 +106,7 @@ impl Lane {
 
     /// Rejects the waiters whose deadline has passed. Their futures have timers only if nothing
     /// ensures that the home runs.
-    pub(in crate::lock) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
         if self.queue.deadline().is_none_or(|first| first > now) {
             return;
         }
@@ -148,7 +148,7 @@ impl Lane {
 
     /// Lets the first waiters share the lease, up to the first one that may not.
     #[inline]
-    pub(in crate::lock) fn admit(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
+    pub(crate) fn admit(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
         if self.mode() == Mode::Shared {
             self.admit_shared(key, now, effects);
         }

@@ -29,7 +29,7 @@ pub(super) const YIELDING: Duration = Duration::from_millis(20);
 const REMAINING_HOLD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(in crate::lock) struct Lane {
+pub(crate) struct Lane {
     pub(super) phase: Phase,
     pub(super) queue: Waiters,
 }
@@ -76,11 +76,11 @@ pub(super) enum Contender {
 
 /// The first attempt of an acquire, which may be driven by a runtime that blocks.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct First {
+pub(crate) struct First {
     /// When it counts as unanswered.
-    pub(in crate::lock) due: Moment,
+    pub(crate) due: Moment,
     /// When home takes it, unless its acquire polls it at that moment. `None` if the acquire does not drive it.
-    pub(in crate::lock) unpolled_at: Option<Moment>,
+    pub(crate) unpolled_at: Option<Moment>,
 }
 
 /// A lease without holds that is being returned. Until its command is sent it is *surrendered*, and can
@@ -122,13 +122,13 @@ pub(super) enum Sent {
 struct NoReply;
 
 /// Returns `true` if the acquire ended before the reply to its only attempt.
-pub(in crate::lock) fn is_unanswered(error: &Error) -> bool {
+pub(crate) fn is_unanswered(error: &Error) -> bool {
     error.source().is_some_and(<dyn StdError>::is::<NoReply>)
 }
 
 /// The last reply of the backend.
 #[derive(Debug)]
-pub(in crate::lock) enum LastReply {
+pub(crate) enum LastReply {
     Nothing,
     /// Another process holds the key until about then.
     Busy(Moment),
@@ -153,7 +153,7 @@ pub(crate) enum HeldBy {
 
 impl Lane {
     #[cfg(feature = "dashboard")]
-    pub(in crate::lock) fn held_by(&self) -> HeldBy {
+    pub(crate) fn held_by(&self) -> HeldBy {
         match &self.phase {
             Phase::Held(_) => HeldBy::Here,
             Phase::Returning(_) if self.kept_lease().is_some() => HeldBy::Kept,
@@ -167,7 +167,7 @@ impl Lane {
         }
     }
 
-    pub(in crate::lock) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle) && self.queue.is_empty()
     }
 
@@ -184,28 +184,28 @@ impl Lane {
     }
 
     /// Returns `true` if the lane only remembers that others have the next turn.
-    pub(in crate::lock) fn is_yielding(&self) -> bool {
+    pub(crate) fn is_yielding(&self) -> bool {
         matches!(self.phase, Phase::Yielding { .. })
     }
 
     /// Returns `true` if this process is in the queue of the backend.
-    pub(in crate::lock) fn has_place(&self) -> bool {
+    pub(crate) fn has_place(&self) -> bool {
         matches!(&self.phase, Phase::Contending(contending) if contending.place.is_some())
     }
 
     /// Returns the number of waiters. An acquire whose first attempt is in flight does not count.
-    pub(in crate::lock) fn waiters(&self) -> usize {
+    pub(crate) fn waiters(&self) -> usize {
         self.queue.queue_len()
     }
 
     /// Returns the claims of the waiters.
     #[cfg(any(feature = "metrics", feature = "dashboard"))]
-    pub(in crate::lock) fn claims(&self) -> impl Iterator<Item = &Claim> {
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.queue.queued().map(|waiter| &waiter.claim)
     }
 
     /// Returns the number of waiters, including the acquire whose first attempt is in flight, which may become one.
-    pub(in crate::lock) fn seats_taken(&self) -> usize {
+    pub(crate) fn seats_taken(&self) -> usize {
         self.queue.len()
     }
 
@@ -225,47 +225,47 @@ impl Lane {
     }
 
     /// Returns the grants of the owners that hold the lease.
-    pub(in crate::lock) fn holders(&self) -> impl Iterator<Item = &Arc<Grant>> {
+    pub(crate) fn holders(&self) -> impl Iterator<Item = &Arc<Grant>> {
         self.held_lease().into_iter().flat_map(HeldLease::grants)
     }
 
     /// Returns how the backend has the lease that is held.
-    pub(in crate::lock) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         (self.held_lease()).map_or(Mode::Exclusive, |held_lease| held_lease.lease.mode())
     }
 
-    pub(in crate::lock) fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         self.held_lease().is_some()
     }
 
     /// Returns `true` if the lane is held or waited for.
-    pub(in crate::lock) fn is_shown(&self) -> bool {
+    pub(crate) fn is_shown(&self) -> bool {
         self.is_held() || self.waiters() > 0
     }
 
     /// Returns `true` if this owner holds the lease.
-    pub(in crate::lock) fn is_held_by(&mut self, owner: Owner, now: Moment) -> bool {
+    pub(crate) fn is_held_by(&mut self, owner: Owner, now: Moment) -> bool {
         let holding = (self.held_lease_mut()).and_then(|held_lease| held_lease.of_owner(owner));
         holding.is_some_and(|holding| holding.grant.is_held(now))
     }
 
-    pub(in crate::lock) fn is_returning(&self) -> bool {
+    pub(crate) fn is_returning(&self) -> bool {
         matches!(self.phase, Phase::Returning(_))
     }
 
     /// Returns `true` if a lease is kept or being returned that the backend may still hold. Nothing ends its return after
     /// that if the home has ended.
-    pub(in crate::lock) fn may_have_lease(&self, now: Moment) -> bool {
+    pub(crate) fn may_have_lease(&self, now: Moment) -> bool {
         matches!(&self.phase, Phase::Returning(returning) if now < returning.forget_at)
     }
 
     /// Returns the same for a lease that is being returned.
-    pub(in crate::lock) fn is_unreleased(&self, now: Moment) -> bool {
+    pub(crate) fn is_unreleased(&self, now: Moment) -> bool {
         self.kept_lease().is_none() && self.may_have_lease(now)
     }
 
     /// Returns the lease that is held or being returned.
-    pub(in crate::lock) fn lease_number(&self) -> Option<LeaseNumber> {
+    pub(crate) fn lease_number(&self) -> Option<LeaseNumber> {
         match &self.phase {
             Phase::Held(held_lease) => Some(held_lease.lease.number()),
             Phase::Returning(returning) => Some(returning.lease.number()),
@@ -274,7 +274,7 @@ impl Lane {
     }
 
     /// Returns the error of an acquire that stops waiting now.
-    pub(in crate::lock) fn why_not(&mut self, now: Moment) -> Error {
+    pub(crate) fn why_not(&mut self, now: Moment) -> Error {
         let lease_left = match &self.phase {
             Phase::Returning(Returning {
                 trouble: Some((from, seen)),
@@ -297,7 +297,7 @@ impl Lane {
 
 impl LastReply {
     /// Returns the error of an acquire that waits no longer.
-    pub(in crate::lock) fn error(&self, now: Moment) -> Error {
+    pub(crate) fn error(&self, now: Moment) -> Error {
         match self {
             Self::Nothing => Error::new(ErrorKind::Unavailable).with_source(NoReply),
             // A retry does not help against the other kinds.

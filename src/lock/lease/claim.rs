@@ -10,69 +10,69 @@ use crate::observe::{Name, RequestSpan};
 
 /// The position of an acquire in any queue; smaller is earlier. Never reused, so that a late departure
 /// cannot remove another acquire.
-pub(in crate::lock) type Ticket = u64;
+pub(crate) type Ticket = u64;
 
 /// The position of an acquire in the queue of its lane when it joined it, or `None` if it did not queue. The next
 /// acquire has the position 1.
-pub(in crate::lock) type QueuePosition = Option<NonZeroU32>;
+pub(crate) type QueuePosition = Option<NonZeroU32>;
 
 /// Identifies the hold of an acquire, on all of its keys.
-pub(in crate::lock) type HoldId = u64;
+pub(crate) type HoldId = u64;
 
 /// The owner, the terms and the deadline of one acquire.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct Claim {
-    pub(in crate::lock) ticket: Ticket,
-    pub(in crate::lock) hold: HoldId,
-    pub(in crate::lock) owner: Owner,
+pub(crate) struct Claim {
+    pub(crate) ticket: Ticket,
+    pub(crate) hold: HoldId,
+    pub(crate) owner: Owner,
     /// The owner was created for this claim, so it has no other one.
-    pub(in crate::lock) is_owner_fresh: bool,
-    pub(in crate::lock) terms: Terms,
-    pub(in crate::lock) deadline: Deadline,
+    pub(crate) is_owner_fresh: bool,
+    pub(crate) terms: Terms,
+    pub(crate) deadline: Deadline,
     /// The claim is for one of several keys: its grant is picked up once all of them are granted.
-    pub(in crate::lock) grouped: bool,
+    pub(crate) grouped: bool,
     /// The acquire has a deadline, and holds other keys already: a shutdown serves it.
-    pub(in crate::lock) served_at_shutdown: bool,
-    pub(in crate::lock) clock: Clock,
+    pub(crate) served_at_shutdown: bool,
+    pub(crate) clock: Clock,
     /// When the acquire began.
-    pub(in crate::lock) since: Moment,
-    pub(in crate::lock) name: Name,
+    pub(crate) since: Moment,
+    pub(crate) name: Name,
     /// The span of the caller.
-    pub(in crate::lock) span: RequestSpan,
+    pub(crate) span: RequestSpan,
 }
 
 /// The requested lifetime of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) struct Terms {
+pub(crate) struct Terms {
     /// The length of the lease.
-    pub(in crate::lock) ttl: Span,
+    pub(crate) ttl: Span,
     /// Whether the watchdog renews the lease while the lock is held.
-    pub(in crate::lock) renewed: bool,
-    pub(in crate::lock) mode: Mode,
+    pub(crate) renewed: bool,
+    pub(crate) mode: Mode,
     /// The most permits of the key, if the mode is [`Mode::Permit`].
-    pub(in crate::lock) limit: Option<NonZeroU16>,
+    pub(crate) limit: Option<NonZeroU16>,
     /// The longest hold, after which the lock is lost despite renewals.
-    pub(in crate::lock) max_hold: Span,
+    pub(crate) max_hold: Span,
     /// For how long the lease stays here after the lock is dropped, if its key comes back.
-    pub(in crate::lock) keep: Option<Keep>,
+    pub(crate) keep: Option<Keep>,
 }
 
 /// The time for which a released lease is kept, in units of 2 µs. At most 100 ms, so that it takes no space beside the other
 /// parts of the terms and of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) struct Keep(NonZeroU16);
+pub(crate) struct Keep(NonZeroU16);
 
 /// In nanoseconds.
 const UNIT: u32 = 2_000;
 
 impl Keep {
     /// Returns `None` for zero. Longer times than 100 ms are invalid.
-    pub(in crate::lock) fn new(time: Duration) -> Option<Self> {
+    pub(crate) fn new(time: Duration) -> Option<Self> {
         let units = time.subsec_nanos().div_ceil(UNIT);
         NonZeroU16::new(u16::try_from(units).unwrap_or(u16::MAX)).map(Self)
     }
 
-    pub(in crate::lock) fn span(self) -> Span {
+    pub(crate) fn span(self) -> Span {
         Span::new(Duration::from_nanos(
             u64::from(UNIT) * u64::from(self.0.get()),
         ))
@@ -81,7 +81,7 @@ impl Keep {
 
 /// The end of an acquire's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum Deadline {
+pub(crate) enum Deadline {
     /// The acquire makes exactly one attempt, which ends by then.
     OneAttempt(Moment),
     At(Moment),
@@ -89,19 +89,19 @@ pub(in crate::lock) enum Deadline {
 }
 
 impl Deadline {
-    pub(in crate::lock) fn moment(self) -> Option<Moment> {
+    pub(crate) fn moment(self) -> Option<Moment> {
         match self {
             Self::OneAttempt(until) | Self::At(until) => Some(until),
             Self::Endless => None,
         }
     }
 
-    pub(in crate::lock) fn is_one_attempt(self) -> bool {
+    pub(crate) fn is_one_attempt(self) -> bool {
         matches!(self, Self::OneAttempt(_))
     }
 
     /// Returns `true` if an acquire still waits at `at`. A single attempt does not wait for others.
-    pub(in crate::lock) fn outlasts(self, at: Moment) -> bool {
+    pub(crate) fn outlasts(self, at: Moment) -> bool {
         match self {
             Self::OneAttempt(_) => false,
             Self::At(until) => until > at,
@@ -109,7 +109,7 @@ impl Deadline {
         }
     }
 
-    pub(in crate::lock) fn has_passed(self, now: Moment) -> bool {
+    pub(crate) fn has_passed(self, now: Moment) -> bool {
         self.moment().is_some_and(|until| until <= now)
     }
 }

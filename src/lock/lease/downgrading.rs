@@ -10,7 +10,7 @@ use crate::lock::clock::Moment;
 impl Lease {
     /// Begins a downgrade, and returns the TTL to request. Renewals and hand-offs wait for the reply. A fixed lease keeps
     /// its end.
-    pub(in crate::lock) fn start_downgrade(&mut self, now: Moment) -> Duration {
+    pub(crate) fn start_downgrade(&mut self, now: Moment) -> Duration {
         self.renewal = RenewalState::SENT;
         self.is_downgrading = true;
         self.end_hand_offs();
@@ -21,13 +21,7 @@ impl Lease {
     }
 
     /// Applies the reply to a downgrade for `ttl` that was sent at `sent_at`: the lease is shared, under a fresh counter.
-    pub(in crate::lock) fn downgraded(
-        &mut self,
-        counter: u64,
-        ttl: Duration,
-        sent_at: Moment,
-        now: Moment,
-    ) {
+    pub(crate) fn downgraded(&mut self, counter: u64, ttl: Duration, sent_at: Moment, now: Moment) {
         self.is_downgrading = false;
         self.mode = Mode::Shared;
         self.counter = counter;
@@ -36,7 +30,7 @@ impl Lease {
     }
 
     /// Applies the reply to a downgrade that changed nothing. The next holder needs a fresh counter.
-    pub(in crate::lock) fn downgrade_refused(&mut self, now: Moment) {
+    pub(crate) fn downgrade_refused(&mut self, now: Moment) {
         self.is_downgrading = false;
         self.renewal = RenewalState::Due(now);
     }

@@ -18,25 +18,25 @@ use crate::{FencingToken, LockKey, Owner};
 /// Only the lane writes, under its mutex. `is_held` reads the clock at each call, so it is correct
 /// even if no task of this process has run for a while.
 #[derive(Debug)]
-pub(in crate::lock) struct Grant {
+pub(crate) struct Grant {
     key: LockKey,
     owner: Owner,
     /// The hold of the acquire that the grant was made for.
-    pub(in crate::lock) first_hold: HoldId,
+    pub(crate) first_hold: HoldId,
     token: AtomicI64,
     clock: Clock,
-    pub(in crate::lock) granted_at: Moment,
+    pub(crate) granted_at: Moment,
     /// How long the acquire of the first hold waited.
-    pub(in crate::lock) waited: Span,
+    pub(crate) waited: Span,
     via: Via,
     mode: Mode,
     /// For how long the lease is kept after the last hold.
-    pub(in crate::lock) keep: Option<Keep>,
+    pub(crate) keep: Option<Keep>,
     /// Whether a downgrade was sent that the backend has not rejected.
     is_downgraded: AtomicBool,
-    pub(in crate::lock) name: Name,
+    pub(crate) name: Name,
     /// The span of the acquire of the first hold.
-    pub(in crate::lock) span: RequestSpan,
+    pub(crate) span: RequestSpan,
     /// The end of the lease, which only a renewal moves.
     lease_until: AtomicMoment,
     /// The end that no renewal moves: that of the longest hold or of a fixed lease.
@@ -65,7 +65,7 @@ const NOT_LOST: u8 = u8::MAX;
 
 impl Grant {
     /// Creates a grant with one hold.
-    pub(in crate::lock) fn new(
+    pub(crate) fn new(
         key: LockKey,
         claim: &Claim,
         via: Via,
@@ -98,26 +98,26 @@ impl Grant {
         })
     }
 
-    pub(in crate::lock) fn key(&self) -> &LockKey {
+    pub(crate) fn key(&self) -> &LockKey {
         &self.key
     }
 
-    pub(in crate::lock) fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
 
-    pub(in crate::lock) fn token(&self) -> FencingToken {
+    pub(crate) fn token(&self) -> FencingToken {
         FencingToken::of(self.token.load(Ordering::Acquire))
     }
 
     /// Returns the present moment of its manager.
     #[inline]
-    pub(in crate::lock) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.clock.now()
     }
 
     /// Returns the weakest mode that the lock may have. During a downgrade, it may be shared already.
-    pub(in crate::lock) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         match self.is_downgraded.load(Ordering::Acquire) {
             true => Mode::Shared,
             false => self.mode,
@@ -126,16 +126,16 @@ impl Grant {
 
     /// Records that a downgrade was sent, or that the backend has rejected it. Called under the mutex of the lane, as the
     /// next one.
-    pub(in crate::lock) fn set_downgraded(&self, is_downgraded: bool) {
+    pub(crate) fn set_downgraded(&self, is_downgraded: bool) {
         self.is_downgraded.store(is_downgraded, Ordering::Release);
     }
 
-    pub(in crate::lock) fn set_token(&self, token: FencingToken) {
+    pub(crate) fn set_token(&self, token: FencingToken) {
         self.token.store(token.get(), Ordering::Release);
     }
 
     /// Returns how a hold was granted.
-    pub(in crate::lock) fn via_of(&self, hold: HoldId) -> Via {
+    pub(crate) fn via_of(&self, hold: HoldId) -> Via {
         match hold == self.first_hold {
             true => self.via,
             false => Via::Reentrant,
@@ -144,58 +144,58 @@ impl Grant {
 
     /// Returns the end of the lease, or the limit if that is earlier.
     #[inline]
-    pub(in crate::lock) fn valid_until(&self) -> Moment {
+    pub(crate) fn valid_until(&self) -> Moment {
         self.lease_until.load().min(self.limit.load())
     }
 
     /// Moves the end of the lease after a renewal. Called under the mutex of the lane.
-    pub(in crate::lock) fn extend(&self, lease_until: Moment) {
+    pub(crate) fn extend(&self, lease_until: Moment) {
         self.lease_until.no_earlier_than(lease_until);
     }
 
     /// Returns the end that no renewal moves.
-    pub(in crate::lock) fn limit(&self) -> Moment {
+    pub(crate) fn limit(&self) -> Moment {
         self.limit.load()
     }
 
     /// Called under the mutex of the lane.
-    pub(in crate::lock) fn set_limit(&self, limit: Moment) {
+    pub(crate) fn set_limit(&self, limit: Moment) {
         self.limit.store(limit);
     }
 
     /// The lease is renewed until the limit, which is the end of a fixed lease or that of the longest hold.
     /// Called under the mutex of the lane.
-    pub(in crate::lock) fn renewed_until(&self, limit: Moment, limit_is_lease: bool) {
+    pub(crate) fn renewed_until(&self, limit: Moment, limit_is_lease: bool) {
         self.lease_is_fixed.store(false, Ordering::Release);
         self.limit_is_lease.store(limit_is_lease, Ordering::Release);
         self.set_limit(limit);
     }
 
-    pub(in crate::lock) fn holds(&self) -> u32 {
+    pub(crate) fn holds(&self) -> u32 {
         self.holds.load(Ordering::Acquire)
     }
 
     /// Called under the mutex of the lane.
-    pub(in crate::lock) fn set_holds(&self, holds: u32) {
+    pub(crate) fn set_holds(&self, holds: u32) {
         self.holds.store(holds, Ordering::Release);
     }
 
-    pub(in crate::lock) fn is_offered(&self) -> bool {
+    pub(crate) fn is_offered(&self) -> bool {
         !self.is_settled.load(Ordering::Acquire)
     }
 
     /// Gives the grant to its acquire, or withdraws it from there. Returns `true` on the first call.
-    pub(in crate::lock) fn settle(&self) -> bool {
+    pub(crate) fn settle(&self) -> bool {
         !self.is_settled.swap(true, Ordering::AcqRel)
     }
 
     #[inline]
-    pub(in crate::lock) fn is_held(&self, now: Moment) -> bool {
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
         !self.is_marked_lost() && now < self.valid_until()
     }
 
     #[inline]
-    pub(in crate::lock) fn is_marked_lost(&self) -> bool {
+    pub(crate) fn is_marked_lost(&self) -> bool {
         self.loss.load(Ordering::Acquire) != NOT_LOST
     }
 
@@ -203,14 +203,14 @@ impl Grant {
     ///
     /// Called under the mutex of the lane, so that no other grant of the key can begin earlier. The caller
     /// wakes the loss futures after the mutex is free.
-    pub(in crate::lock) fn lose(&self, reason: LostReason) -> bool {
+    pub(crate) fn lose(&self, reason: LostReason) -> bool {
         let (held, lost) = (NOT_LOST, reason as u8);
         let loss = (self.loss).compare_exchange(held, lost, Ordering::AcqRel, Ordering::Acquire);
         loss.is_ok()
     }
 
     /// Returns why the grant is lost at `now`, or `None` if it is not.
-    pub(in crate::lock) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
+    pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
         let reason = usize::from(self.loss.load(Ordering::Acquire));
         let has_ended = || self.holds() > 0 && now >= self.valid_until();
         let by_clock = || has_ended().then(|| self.reason_by_clock());
@@ -218,7 +218,7 @@ impl Grant {
     }
 
     /// Returns why the grant is lost at its deadline.
-    pub(in crate::lock) fn reason_by_clock(&self) -> LostReason {
+    pub(crate) fn reason_by_clock(&self) -> LostReason {
         let limit_is_first = self.limit.load() <= self.lease_until.load();
         let fixed = match limit_is_first {
             true => &self.limit_is_lease,
@@ -233,7 +233,7 @@ impl Grant {
 
     /// Wakes the loss futures, which stay registered. Must not be called under a mutex: a waker runs code
     /// of the executor.
-    pub(in crate::lock) fn wake_listeners(&self) {
+    pub(crate) fn wake_listeners(&self) {
         let listeners = self.listeners.lock();
         let wakers = listeners.iter().flat_map(|it| &it.wakers);
         let wakers: Vec<_> = wakers.map(|(_, waker)| waker.clone()).collect();
@@ -242,7 +242,7 @@ impl Grant {
     }
 
     /// Registers `waker` under the id in `id`, or under a new one.
-    pub(in crate::lock) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
+    pub(crate) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
         let mut listeners = self.listeners.lock();
         let Listeners { last_id, wakers } = &mut **listeners.get_or_insert_default();
         match wakers.iter_mut().find(|(known, _)| Some(*known) == *id) {
@@ -255,7 +255,7 @@ impl Grant {
         }
     }
 
-    pub(in crate::lock) fn unlisten(&self, id: u64) {
+    pub(crate) fn unlisten(&self, id: u64) {
         if let Some(listeners) = &mut *self.listeners.lock() {
             listeners.wakers.retain(|(listener, _)| *listener != id);
         }

@@ -32,13 +32,13 @@ pub(super) struct HandOffs {
 
 /// The terms under which the backend kept a lease.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct Kept {
+pub(crate) struct Kept {
     /// The first fresh counter. Without one, the lease has tokens left.
-    pub(in crate::lock) counter: Option<u64>,
+    pub(crate) counter: Option<u64>,
     /// The number of fresh counters.
-    pub(in crate::lock) counters: u32,
-    pub(in crate::lock) ttl: Span,
-    pub(in crate::lock) sent_at: Moment,
+    pub(crate) counters: u32,
+    pub(crate) ttl: Span,
+    pub(crate) sent_at: Moment,
 }
 
 impl HandOffs {
@@ -58,14 +58,14 @@ impl HandOffs {
 }
 
 impl Lease {
-    pub(in crate::lock) fn token(&self) -> FencingToken {
+    pub(crate) fn token(&self) -> FencingToken {
         let handed_off = self.hand_offs().handed_off;
         FencingToken::new(self.counter, self.tokens_per_counter(), handed_off)
     }
 
     /// Returns `true` if this lease and the leases of `terms` are both renewed. A fixed lease is never
     /// handed off: its remaining TTL would differ from the TTL that the next holder requested.
-    pub(in crate::lock) fn is_renewed_for(&self, terms: Terms, now: Moment) -> bool {
+    pub(crate) fn is_renewed_for(&self, terms: Terms, now: Moment) -> bool {
         self.is_renewed()
             && terms.renewed
             && self.mode == terms.mode
@@ -75,13 +75,13 @@ impl Lease {
 
     /// Returns `true` if the lease may be handed off to a holder with `terms` without a command. Only the backend counts
     /// permits, and others with larger limits may have been granted since.
-    pub(in crate::lock) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
+    pub(crate) fn may_pass_to(&self, terms: Terms, now: Moment) -> bool {
         let end = self.turn_from.map(|from| from + HANDOFF_TIME);
         end.is_some_and(|end| self.may_pass_until(end, terms, now))
     }
 
     /// Returns the same for a turn that ends at `end`.
-    pub(in crate::lock) fn may_pass_until(&self, end: Moment, terms: Terms, now: Moment) -> bool {
+    pub(crate) fn may_pass_until(&self, end: Moment, terms: Terms, now: Moment) -> bool {
         let it = self.hand_offs();
         let lasts = it.turn_until.is_some_and(|until| now < until);
         self.mode != Mode::Permit
@@ -94,7 +94,7 @@ impl Lease {
 
     /// Returns the end of a turn of this length, if the lease may be kept after its last hold: an exclusive lease that is
     /// renewed, and was not granted with those of other keys.
-    pub(in crate::lock) fn keeps_until(&self, length: Span) -> Option<Moment> {
+    pub(crate) fn keeps_until(&self, length: Span) -> Option<Moment> {
         let may_be_kept = self.mode == Mode::Exclusive && self.is_renewed() && !self.is_downgrading;
         let from = self.turn_from.filter(|_| may_be_kept);
         from.map(|from| from + length)
@@ -102,21 +102,21 @@ impl Lease {
 
     /// Returns `true` if the lease may stay here for the next holder of a turn that ends at `end`: no other process is
     /// known to wait, and nothing suggests that the backend has lost the lease. A lease without holders is not renewed.
-    pub(in crate::lock) fn may_stay(&self, end: Moment, now: Moment) -> bool {
+    pub(crate) fn may_stay(&self, end: Moment, now: Moment) -> bool {
         let others_wait = self.hand_offs().turn_until.is_some();
         let is_certain = matches!(self.renewal, RenewalState::Due(at) if now < at);
         now < end && !others_wait && is_certain && self.has_tokens() && self.lasts(now)
     }
 
     /// Sets until when the lease stays here if the backend keeps it.
-    pub(in crate::lock) fn keep_until(&mut self, until: Option<Moment>) {
+    pub(crate) fn keep_until(&mut self, until: Option<Moment>) {
         // Mostly neither is there.
         if until.is_some() || self.hand_offs.is_some() {
             self.hand_offs_mut().stays_until = until;
         }
     }
 
-    pub(in crate::lock) fn stays_until(&self) -> Option<Moment> {
+    pub(crate) fn stays_until(&self) -> Option<Moment> {
         self.hand_offs.as_ref()?.stays_until
     }
 
@@ -138,17 +138,17 @@ impl Lease {
     }
 
     /// Returns `true` if the next holder may receive a token of the present counters.
-    pub(in crate::lock) fn has_tokens(&self) -> bool {
+    pub(crate) fn has_tokens(&self) -> bool {
         self.turn_from.is_some() && self.hand_offs().has_tokens()
     }
 
-    pub(in crate::lock) fn hand_on(&mut self) {
+    pub(crate) fn hand_on(&mut self) {
         self.hand_offs_mut().handed_off += 1;
     }
 
     /// Begins a turn because other processes wait: each of `holders` holders of this process gets the lease
     /// once, and others too for [`SHORTEST_TURN`].
-    pub(in crate::lock) fn take_turns(&mut self, holders: usize, now: Moment) {
+    pub(crate) fn take_turns(&mut self, holders: usize, now: Moment) {
         let holders = u32::try_from(holders).unwrap_or(u32::MAX);
         let it = self.hand_offs_mut();
         it.turn = it.turn.min(it.handed_off.saturating_add(holders));
@@ -156,14 +156,14 @@ impl Lease {
     }
 
     /// Ends the hand-offs: the next holder needs a fresh counter.
-    pub(in crate::lock) fn end_hand_offs(&mut self) {
+    pub(crate) fn end_hand_offs(&mut self) {
         self.turn_from = None;
     }
 
     /// Returns how many counters the next turn should have: enough for twice the holders of this one, so that a busy key
     /// needs few commands. The counter of a node must not outrun the microseconds of its clock, even if thousands of
     /// keys are handed off a few times in each turn.
-    pub(in crate::lock) fn next_counters(&self) -> u32 {
+    pub(crate) fn next_counters(&self) -> u32 {
         let holders = self.hand_offs().handed_off.saturating_add(1);
         let counters = holders
             .saturating_mul(2)
@@ -172,7 +172,7 @@ impl Lease {
     }
 
     /// Continues the lease that the backend kept.
-    pub(in crate::lock) fn keep(&mut self, kept: Kept, now: Moment) {
+    pub(crate) fn keep(&mut self, kept: Kept, now: Moment) {
         let HandOffs {
             tokens, handed_off, ..
         } = self.hand_offs();

@@ -17,9 +17,9 @@ use crate::{FencingToken, LockKey, Owner};
 /// [`guide::http`](crate::guide::http#work-after-the-response) shows.
 #[derive(Clone)]
 pub struct Held {
-    pub(in crate::lock) grants: Grants,
-    pub(in crate::lock) waited: Span,
-    pub(in crate::lock) via: Via,
+    pub(crate) grants: Grants,
+    pub(crate) waited: Span,
+    pub(crate) via: Via,
 }
 
 impl Held {

@@ -16,7 +16,7 @@ use crate::task::Timer;
 
 /// The grants of one guard, one per key, in the order of the keys.
 #[derive(Debug, Clone)]
-pub(in crate::lock) enum Grants {
+pub(crate) enum Grants {
     One(Arc<Grant>),
     Many(Arc<[Arc<Grant>]>),
 }
@@ -43,7 +43,7 @@ impl Deref for Grants {
 }
 
 impl Grants {
-    pub(in crate::lock) fn first(&self) -> &Arc<Grant> {
+    pub(crate) fn first(&self) -> &Arc<Grant> {
         match self {
             Self::One(grant) => grant,
             Self::Many(grants) => &grants[0],
@@ -52,27 +52,27 @@ impl Grants {
 
     /// Returns the present moment of their manager.
     #[inline]
-    pub(in crate::lock) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.first().now()
     }
 
     #[inline]
-    pub(in crate::lock) fn are_held(&self, now: Moment) -> bool {
+    pub(crate) fn are_held(&self, now: Moment) -> bool {
         self.iter().all(|grant| grant.is_held(now))
     }
 
     /// Returns `true` if a grant is lost. Grants that are released are not.
-    pub(in crate::lock) fn are_lost(&self, now: Moment) -> bool {
+    pub(crate) fn are_lost(&self, now: Moment) -> bool {
         self.standing(now) == Standing::Lost
     }
 
     /// Returns why a grant is lost, or `None` if none is.
-    pub(in crate::lock) fn lost_reason(&self) -> Option<LostReason> {
+    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
         let now = self.now();
         self.iter().find_map(|grant| grant.lost_reason(now))
     }
 
-    pub(in crate::lock) fn valid_until(&self) -> Moment {
+    pub(crate) fn valid_until(&self) -> Moment {
         let ends = self.iter().map(|grant| grant.valid_until());
         ends.min().unwrap_or(Moment::FIRST)
     }
@@ -128,7 +128,7 @@ pin_project! {
 }
 
 impl Lost {
-    pub(in crate::lock) fn new(grants: Grants) -> Self {
+    pub(crate) fn new(grants: Grants) -> Self {
         let ids = SmallVec::from_elem(None, grants.len());
         // Reading the clock detects a suspend, which the conversion of a moment does not.
         let now = grants.now();

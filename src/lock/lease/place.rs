@@ -9,13 +9,13 @@ use crate::lock::clock::Span;
 
 /// The longest time for which a place in the queue of a backend lasts without a refresh, together with a lease
 /// that was transferred to it.
-pub(in crate::lock) const PLACE: Span = Span::new(Duration::from_secs(5));
+pub(crate) const PLACE: Span = Span::new(Duration::from_secs(5));
 
 /// The place of this process in the queue of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) struct QueuePlace {
-    pub(in crate::lock) lease: LeaseNumber,
+pub(crate) struct QueuePlace {
+    pub(crate) lease: LeaseNumber,
     /// How the lease will hold the key. A place keeps its mode and its limit.
-    pub(in crate::lock) mode: Mode,
-    pub(in crate::lock) limit: Option<NonZeroU16>,
+    pub(crate) mode: Mode,
+    pub(crate) limit: Option<NonZeroU16>,
 }

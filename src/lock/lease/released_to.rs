@@ -5,7 +5,7 @@ use crate::backend::{Mode, Released};
 
 /// The other processes for which a lease was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum ReleasedTo {
+pub(crate) enum ReleasedTo {
     Nobody,
     /// Other processes may wait, and the backend has no queue.
     WithoutQueue,
@@ -20,20 +20,20 @@ pub(in crate::lock) enum ReleasedTo {
 
 impl ReleasedTo {
     /// A queue in which this process has no place.
-    pub(in crate::lock) const QUEUE: Self = Self::Queue {
+    pub(crate) const QUEUE: Self = Self::Queue {
         place: None,
         notified_behind: None,
     };
 
     /// Returns for whom a backend released a lease without a count of other processes.
-    pub(in crate::lock) fn by(released: Released) -> Self {
+    pub(crate) fn by(released: Released) -> Self {
         match released {
             Released::Transferred | Released::LeftToOthers => Self::QUEUE,
             Released::Released | Released::NotHeld => Self::Nobody,
         }
     }
 
-    pub(in crate::lock) fn place(self) -> Option<QueuePlace> {
+    pub(crate) fn place(self) -> Option<QueuePlace> {
         match self {
             Self::Queue { place, .. } => place,
             Self::Nobody | Self::WithoutQueue => None,
@@ -41,7 +41,7 @@ impl ReleasedTo {
     }
 
     /// Requires an attempt at a place of another mode than that of the first waiter. It changes the mode of the place.
-    pub(in crate::lock) fn for_mode(mut self, mode: Mode) -> Self {
+    pub(crate) fn for_mode(mut self, mode: Mode) -> Self {
         if let Self::Queue {
             place,
             notified_behind,
@@ -53,7 +53,7 @@ impl ReleasedTo {
         self
     }
 
-    pub(in crate::lock) fn notified_behind(self) -> Option<u32> {
+    pub(crate) fn notified_behind(self) -> Option<u32> {
         match self {
             Self::Queue {
                 notified_behind, ..

@@ -72,7 +72,7 @@ pub(crate) struct Counts {
 
 /// The totals of the lanes that were read so far.
 #[derive(Debug)]
-pub(in crate::lock) struct Counting {
+pub(crate) struct Counting {
     now: Moment,
     counts: Counts,
     /// The keys of the permits.
@@ -93,7 +93,7 @@ fn once(lane: &Lane, now: Moment) -> Once {
 
 impl Counting {
     /// Begins to count the lanes as they are at `now`.
-    pub(in crate::lock) fn at(now: Moment) -> Self {
+    pub(crate) fn at(now: Moment) -> Self {
         Self {
             now,
             counts: Counts::default(),
@@ -101,7 +101,7 @@ impl Counting {
         }
     }
 
-    pub(in crate::lock) fn add(&mut self, key: &LockKey, lane: &Lane) {
+    pub(crate) fn add(&mut self, key: &LockKey, lane: &Lane) {
         let counts = &mut self.counts.snapshot;
         counts.waiting += lane.waiters();
         counts.unreleased += usize::from(lane.is_unreleased(self.now));
@@ -121,7 +121,7 @@ impl Counting {
     }
 
     #[cfg(feature = "dashboard")]
-    pub(in crate::lock) fn add_times(&mut self, lane: &Lane) {
+    pub(crate) fn add_times(&mut self, lane: &Lane) {
         let (now, counts) = (self.now, &mut self.counts);
         // Mostly the first waiter waits longest, and a queue can be long.
         let waited = lane.claims().next().map(|claim| now.since(claim.since));
@@ -132,7 +132,7 @@ impl Counting {
     }
 
     /// Returns the totals after all lanes.
-    pub(in crate::lock) fn finish(mut self, lanes: &Lanes) -> Counts {
+    pub(crate) fn finish(mut self, lanes: &Lanes) -> Counts {
         for (key, permits) in self.permits {
             // Acquires in other modes have a lane that was counted.
             let counted = lanes.inspect(&key, |lane| once(lane, self.now));
@@ -146,7 +146,7 @@ impl Counting {
 
 impl Counts {
     /// Counts all lanes.
-    pub(in crate::lock) fn of(lanes: &Lanes, now: Moment) -> Self {
+    pub(crate) fn of(lanes: &Lanes, now: Moment) -> Self {
         let mut counting = Counting::at(now);
         lanes.inspect_all(|key, lane| counting.add(key, lane));
         counting.finish(lanes)

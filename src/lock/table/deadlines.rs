@@ -15,39 +15,39 @@ type Heap = BinaryHeap<Reverse<Entry>>;
 
 /// When to check the lanes whose keys have this hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::lock) struct Entry {
-    pub(in crate::lock) at: Moment,
-    pub(in crate::lock) hash: u64,
+pub(crate) struct Entry {
+    pub(crate) at: Moment,
+    pub(crate) hash: u64,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::lock) struct Deadlines(Heap);
+pub(crate) struct Deadlines(Heap);
 
 impl Deadlines {
     /// Adds an entry. Returns `true` if it is the earliest, of which the watchdog must be notified.
     #[inline]
-    pub(in crate::lock) fn push(&mut self, entry: Entry) -> bool {
+    pub(crate) fn push(&mut self, entry: Entry) -> bool {
         let is_first = self.first().is_none_or(|first| entry.at < first.at);
         self.0.push(Reverse(entry));
         is_first
     }
 
-    pub(in crate::lock) fn first(&self) -> Option<Entry> {
+    pub(crate) fn first(&self) -> Option<Entry> {
         self.0.peek().map(|Reverse(entry)| *entry)
     }
 
-    pub(in crate::lock) fn pop(&mut self) -> Option<Entry> {
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
         self.0.pop().map(|Reverse(entry)| entry)
     }
 
     #[cfg(test)]
-    pub(in crate::lock) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Drops stale entries once they outnumber the lanes.
     #[inline]
-    pub(in crate::lock) fn drop_stale(&mut self, lanes: usize, is_live: impl Fn(&Entry) -> bool) {
+    pub(crate) fn drop_stale(&mut self, lanes: usize, is_live: impl Fn(&Entry) -> bool) {
         if self.0.len() > 2 * lanes + SLACK {
             retain(&mut self.0, is_live);
         }

@@ -35,7 +35,7 @@ impl HotKeys {
     }
 
     /// Counts an acquire that waited for this time. It does not wait for another thread.
-    pub(in crate::lock) fn waited(&self, key: &LockKey, waited: Duration) {
+    pub(crate) fn waited(&self, key: &LockKey, waited: Duration) {
         if !self.enabled.load(Relaxed) {
             return;
         }

@@ -10,23 +10,19 @@ const PART: usize = 256;
 
 impl Lanes {
     /// Reads each lane, one shard at a time. A lane that enters or leaves in between may be missed.
-    pub(in crate::lock) fn inspect_all(&self, mut check: impl FnMut(&LockKey, &Lane)) {
+    pub(crate) fn inspect_all(&self, mut check: impl FnMut(&LockKey, &Lane)) {
         (0..SHARDS).for_each(|shard| self.inspect_shard(shard, &mut check));
     }
 
     /// Returns the keys of all lanes.
-    pub(in crate::lock) fn keys(&self) -> Vec<LockKey> {
+    pub(crate) fn keys(&self) -> Vec<LockKey> {
         let mut keys = Vec::new();
         self.inspect_all(|key, _| keys.push(key.clone()));
         keys
     }
 
     /// Reads each lane of a permit of `key`.
-    pub(in crate::lock) fn inspect_permits(
-        &self,
-        key: &LockKey,
-        mut check: impl FnMut(&LockKey, &Lane),
-    ) {
+    pub(crate) fn inspect_permits(&self, key: &LockKey, mut check: impl FnMut(&LockKey, &Lane)) {
         self.inspect_shard(shard_of(key.hash_code()), |of, lane| {
             if of.is_permit_of(key) {
                 check(of, lane);
@@ -35,11 +31,7 @@ impl Lanes {
     }
 
     /// Reads each lane of a shard.
-    pub(in crate::lock) fn inspect_shard(
-        &self,
-        shard: usize,
-        mut check: impl FnMut(&LockKey, &Lane),
-    ) {
+    pub(crate) fn inspect_shard(&self, shard: usize, mut check: impl FnMut(&LockKey, &Lane)) {
         for slot in &self.shards[shard].lock().lanes {
             check(&slot.key, &slot.lane);
         }
@@ -48,7 +40,7 @@ impl Lanes {
     /// Reads the lanes of the part of a shard that begins at this bucket, and returns where the next part begins. A lane
     /// that its table moves in between may be read twice or missed.
     #[cfg(feature = "dashboard")]
-    pub(in crate::lock) fn inspect_part(
+    pub(crate) fn inspect_part(
         &self,
         shard: usize,
         start: usize,

@@ -13,26 +13,26 @@ use crate::lock::lease::LeaseNumber;
 
 /// A renewal that the watchdog has to send.
 #[derive(Debug)]
-pub(in crate::lock) struct DueRenewal {
-    pub(in crate::lock) key: LockKey,
-    pub(in crate::lock) lease: LeaseNumber,
-    pub(in crate::lock) ttl: Duration,
-    pub(in crate::lock) mode: Mode,
+pub(crate) struct DueRenewal {
+    pub(crate) key: LockKey,
+    pub(crate) lease: LeaseNumber,
+    pub(crate) ttl: Duration,
+    pub(crate) mode: Mode,
 }
 
 /// The due work of one round.
 #[derive(Debug, Default)]
-pub(in crate::lock) struct Round {
+pub(crate) struct Round {
     /// One list per shard, which is freed before the next list is read. A round may renew all leases.
-    pub(in crate::lock) renewals: Vec<Vec<DueRenewal>>,
-    pub(in crate::lock) effects: Vec<(LockKey, Effects)>,
+    pub(crate) renewals: Vec<Vec<DueRenewal>>,
+    pub(crate) effects: Vec<(LockKey, Effects)>,
     /// The time of the next round.
-    pub(in crate::lock) next: Option<Moment>,
+    pub(crate) next: Option<Moment>,
 }
 
 impl Lanes {
     /// Checks every lane that is due in the index.
-    pub(in crate::lock) fn check(&self, now: Moment) -> Round {
+    pub(crate) fn check(&self, now: Moment) -> Round {
         let mut round = Round::default();
         for shard in &self.shards {
             // Entries that a check adds belong to the next round.

@@ -11,7 +11,7 @@ use crate::lock::lease::claim::Terms;
 use crate::{Error, LockKey};
 
 /// The outcome of an attempt.
-pub(in crate::lock) enum Outcome {
+pub(crate) enum Outcome {
     Granted(Lease),
     /// Another process holds the key, or the backend is unavailable: another attempt may succeed.
     NotYet(LastReply),
@@ -19,14 +19,14 @@ pub(in crate::lock) enum Outcome {
     Never(Error),
 }
 
-pub(in crate::lock) fn request(key: &LockKey, lease: LeaseId, terms: Terms) -> AcquireRequest {
+pub(crate) fn request(key: &LockKey, lease: LeaseId, terms: Terms) -> AcquireRequest {
     AcquireRequest::new(key.clone(), lease, terms.ttl.get())
         .with_mode(terms.mode)
         .with_limit(terms.limit)
 }
 
 /// Returns the outcome of an attempt. Releases the lease if its fate is unknown.
-pub(in crate::lock) fn judge(engine: &Arc<Engine>, key: &LockKey, replied: Replied) -> Outcome {
+pub(crate) fn judge(engine: &Arc<Engine>, key: &LockKey, replied: Replied) -> Outcome {
     let (number, terms, now) = (replied.lease, replied.terms, replied.now);
     let resolve = || engine.release_until_confirmed(key, number, unanswered(terms.ttl));
     match replied.outcome {

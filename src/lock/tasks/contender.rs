@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use early_poll::LoopTask;
-pub(in crate::lock) use pause::LONGEST_FOR_TURN;
+pub(crate) use pause::LONGEST_FOR_TURN;
 use pause::{FIRST_BACKOFF, REFRESH};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -40,7 +40,7 @@ const POLITE: Duration = Duration::from_millis(5);
 /// Contends for a key as a task, until an acquire of this process holds it or none waits for it.
 ///
 /// If dropped with its runtime, or not started because that has ended, it rejects the waiters.
-pub(in crate::lock) struct AcquireLoop {
+pub(crate) struct AcquireLoop {
     engine: Arc<Engine>,
     key: LockKey,
     wakeup: Wakeup,
@@ -66,7 +66,7 @@ pub(in crate::lock) struct AcquireLoop {
 }
 
 impl AcquireLoop {
-    pub(in crate::lock) fn new(engine: &Arc<Engine>, key: &LockKey, wakeup: Wakeup) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>, key: &LockKey, wakeup: Wakeup) -> Self {
         Self {
             engine: Arc::clone(engine),
             key: key.clone(),
@@ -87,7 +87,7 @@ impl AcquireLoop {
 
     /// Starts the task, which first lets the processes in `released_to` acquire the key. Without that, the process
     /// that is notified first, mostly the same one, would win each time.
-    pub(in crate::lock) fn spawn(mut self, released_to: ReleasedTo) {
+    pub(crate) fn spawn(mut self, released_to: ReleasedTo) {
         let engine = Arc::clone(&self.engine);
         let task = LoopTask::new(&engine, |task| {
             self.task = task;

@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
     /// Applies one event to the lane of `key`, and carries out its effects.
-    pub(in crate::lock) fn event<R>(
+    pub(crate) fn event<R>(
         self: &Arc<Self>,
         key: &LockKey,
         event: impl FnOnce(&mut Lane, &mut Effects) -> R,
@@ -35,7 +35,7 @@ impl Engine {
     }
 
     /// Empties and frees the lists in this order. Empty ones are not moved.
-    pub(in crate::lock) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
+    pub(crate) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
         each(&mut effects.rejections, |(waiter, error)| {
             // Its acquire may not be polled any more, and the backend may grant the attempt.
             if let Some(attempt) = waiter.take_attempt() {
@@ -93,7 +93,7 @@ impl Engine {
     ///
     /// The time counts from now because a resent attempt, or a renewal without a reply, may have set the
     /// expiry later than this process can determine.
-    pub(in crate::lock) fn release_until_confirmed(
+    pub(crate) fn release_until_confirmed(
         self: &Arc<Self>,
         key: &LockKey,
         lease: LeaseNumber,
@@ -114,7 +114,7 @@ impl Engine {
     ///
     /// An acquire reads the stage under the mutex of its shard whenever it enters a lane or queues. This
     /// method lists the keys of each shard after it has set the stage, so the acquire sees the stage or its key is listed.
-    pub(in crate::lock) fn close(self: &Arc<Self>, stage: Shutdown) {
+    pub(crate) fn close(self: &Arc<Self>, stage: Shutdown) {
         self.set_closing(stage);
         let error = Error::new(ErrorKind::ShuttingDown);
         let now = self.now();

@@ -31,7 +31,7 @@ use crate::{Error, ErrorKind};
 
 /// The downgrade of a guard that has begun.
 #[derive(Debug)]
-pub(in crate::lock) struct Downgrade {
+pub(crate) struct Downgrade {
     /// The results of the tasks that are still to come.
     results: Vec<oneshot::Receiver<Result<(), Error>>>,
     outcome: Result<(), Error>,
@@ -44,7 +44,7 @@ impl Engine {
     ///
     /// Returns [`Lost`](ErrorKind::Lost), [`InvalidOption`](ErrorKind::InvalidOption),
     /// [`Unsupported`](ErrorKind::Unsupported), or [`Unavailable`](ErrorKind::Unavailable) if the home has ended.
-    pub(in crate::lock) fn downgrade(
+    pub(crate) fn downgrade(
         self: &Arc<Self>,
         grants: &[Arc<Grant>],
         hold: HoldId,
@@ -90,7 +90,7 @@ impl Downgrade {
     /// # Cancel safety
     ///
     /// A further call awaits the results that are still to come.
-    pub(in crate::lock) async fn finish(&mut self, lost: Lost) -> Result<(), Error> {
+    pub(crate) async fn finish(&mut self, lost: Lost) -> Result<(), Error> {
         let mut lost: Pin<&mut Lost> = pin!(lost);
         while let Some(result) = self.results.last_mut() {
             let outcome = tokio::select! {

@@ -26,7 +26,7 @@ use crate::lock::lane::contending::attempt::{Attempt, Replied, unanswered};
 use crate::lock::lane::effect::Work;
 
 /// Applies the reply to the lane. Returns the moment of the reply.
-pub(in crate::lock) fn replied(
+pub(crate) fn replied(
     engine: &Arc<Engine>,
     key: &LockKey,
     waiter: &Waiter,
@@ -73,7 +73,7 @@ pub(in crate::lock) fn replied(
 }
 
 /// The task of an attempt that its acquire does not drive.
-pub(in crate::lock) struct FirstAttempt {
+pub(crate) struct FirstAttempt {
     engine: Arc<Engine>,
     key: LockKey,
     waiter: Arc<Waiter>,
@@ -82,7 +82,7 @@ pub(in crate::lock) struct FirstAttempt {
 }
 
 impl FirstAttempt {
-    pub(in crate::lock) fn new(
+    pub(crate) fn new(
         engine: &Arc<Engine>,
         key: &LockKey,
         waiter: &Arc<Waiter>,
@@ -97,7 +97,7 @@ impl FirstAttempt {
         }
     }
 
-    pub(in crate::lock) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         // Only the end of the runtime drops this await.
         let outcome = (&mut self.attempt.reply).await;
         self.is_over = true;

@@ -40,7 +40,7 @@ impl Engine {
     /// Ends one hold of a grant. Returns when the lease must have expired.
     ///
     /// Resolves `report` when the backend has the lease, or when it was handed off.
-    pub(in crate::lock) fn release(
+    pub(crate) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
         hold: HoldId,
@@ -115,7 +115,7 @@ fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
 }
 
 /// Schedules the return of the lease of `key`. Never blocks.
-pub(in crate::lock) fn enqueue(engine: &Arc<Engine>, key: &LockKey) {
+pub(crate) fn enqueue(engine: &Arc<Engine>, key: &LockKey) {
     if let Some(backend) = engine.backend.immediate() {
         let now = engine.now();
         let keep = engine.event(key, |lane, effects| {
@@ -132,7 +132,7 @@ pub(in crate::lock) fn enqueue(engine: &Arc<Engine>, key: &LockKey) {
 }
 
 /// Starts the task near the caller, unless it already runs or has nothing to do.
-pub(in crate::lock) fn start(engine: &Arc<Engine>) {
+pub(crate) fn start(engine: &Arc<Engine>) {
     if engine.home.releases.start() {
         let running = Running::of(engine, false);
         engine.home.spawn_near(run(running));
@@ -140,7 +140,7 @@ pub(in crate::lock) fn start(engine: &Arc<Engine>) {
 }
 
 /// Starts a task at home, because the other one does not run.
-pub(in crate::lock) fn take_over(engine: &Arc<Engine>) {
+pub(crate) fn take_over(engine: &Arc<Engine>) {
     engine.home.spawn(run(Running::of(engine, true)));
 }
 
@@ -315,7 +315,7 @@ fn settle(
 }
 
 /// Sends a release without a reply again, from home. It may take effect twice.
-pub(in crate::lock) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing) {
+pub(crate) fn send_again(engine: &Arc<Engine>, key: &LockKey, outgoing: Outgoing) {
     let batch = vec![(key.clone(), outgoing)];
     engine.home.spawn(release(Arc::clone(engine), batch));
 }

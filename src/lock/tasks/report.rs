@@ -14,7 +14,7 @@ use crate::observe::{self, GrantInfo, Loss, Name, Outcome};
 impl Engine {
     /// Reports the end of an acquire.
     #[inline]
-    pub(in crate::lock) fn acquired(
+    pub(crate) fn acquired(
         &self,
         name: Name,
         ended: Result<(), &Error>,
@@ -28,14 +28,14 @@ impl Engine {
     }
 
     /// Reports an acquire that its caller dropped.
-    pub(in crate::lock) fn cancelled(&self, name: Name, waited: Duration) {
+    pub(crate) fn cancelled(&self, name: Name, waited: Duration) {
         self.tally.acquired(name, Outcome::Cancelled, waited);
         observe::wait_dropped(waited, || self.tally.text(name));
     }
 
     /// Reports a hold of one key.
     #[inline]
-    pub(in crate::lock) fn granted(&self, grant: &Grant, hold: HoldId) {
+    pub(crate) fn granted(&self, grant: &Grant, hold: HoldId) {
         self.tally.granted(grant.name, grant.via_of(hold));
         if hold == grant.first_hold {
             observe::granted(|| self.info(grant));
@@ -44,7 +44,7 @@ impl Engine {
 
     /// Reports the release of the last hold of a grant.
     #[inline]
-    pub(in crate::lock) fn released(&self, grant: &Grant, now: Moment) {
+    pub(crate) fn released(&self, grant: &Grant, now: Moment) {
         let held = now.since(grant.granted_at);
         self.tally.ended(grant.name, held);
         observe::released(|| self.tally.text(grant.name), held);
@@ -52,7 +52,7 @@ impl Engine {
 
     /// Reports the loss of a grant that was held.
     #[cold]
-    pub(in crate::lock) fn lost(&self, grant: &Grant) {
+    pub(crate) fn lost(&self, grant: &Grant) {
         let now = self.now();
         let held = now.since(grant.granted_at);
         self.tally.ended(grant.name, held);
@@ -79,7 +79,7 @@ impl Engine {
     }
 
     /// Reports the replies to the renewals of one command.
-    pub(in crate::lock) fn renewed(
+    pub(crate) fn renewed(
         self: &Arc<Self>,
         renewals: &[Renewal],
         outcomes: &[Result<Renewed, BackendError>],

@@ -30,7 +30,7 @@ use crate::{Error, ErrorKind};
 const BATCH: usize = 100;
 
 /// Makes the watchdog check its lanes at `at` or earlier.
-pub(in crate::lock) fn set(engine: &Arc<Engine>, at: Moment) {
+pub(crate) fn set(engine: &Arc<Engine>, at: Moment) {
     engine.home.watchdog.set(at, engine.home.clock);
     start(engine);
 }
@@ -42,7 +42,7 @@ pub(super) fn wake(engine: &Arc<Engine>) {
 }
 
 /// Starts the task, unless it already runs.
-pub(in crate::lock) fn start(engine: &Arc<Engine>) {
+pub(crate) fn start(engine: &Arc<Engine>) {
     if engine.home.watchdog.start() {
         engine.home.unconfirmed.keep(engine);
         let running = Running {
@@ -62,7 +62,7 @@ impl Engine {
     ///
     /// Returns [`Unavailable`](ErrorKind::Unavailable) if it has ended.
     #[inline]
-    pub(in crate::lock) fn require_home(self: &Arc<Self>) -> Result<(), Error> {
+    pub(crate) fn require_home(self: &Arc<Self>) -> Result<(), Error> {
         match self.home.may_have_ended() {
             false => Ok(()),
             true => self.check_home(),

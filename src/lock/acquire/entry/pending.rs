@@ -26,7 +26,7 @@ use crate::{Error, LockKey};
 ///
 /// A hand-written future: async functions would store copies of their arguments at each level, and
 /// thousands of these can wait at a time.
-pub(in crate::lock) struct PendingAcquire {
+pub(crate) struct PendingAcquire {
     pub(super) engine: Arc<Engine>,
     pub(super) key: LockKey,
     pub(super) waiter: Arc<Waiter>,
@@ -77,11 +77,11 @@ impl PendingAcquire {
     }
 
     /// Returns the engine that reports the acquire, and its name.
-    pub(in crate::lock) fn reporter(&self) -> (&Arc<Engine>, Name) {
+    pub(crate) fn reporter(&self) -> (&Arc<Engine>, Name) {
         (&self.engine, self.waiter.claim.name)
     }
 
-    pub(in crate::lock) fn queue_position(&self) -> QueuePosition {
+    pub(crate) fn queue_position(&self) -> QueuePosition {
         self.queue_position
     }
 

@@ -10,27 +10,27 @@ use crate::lock::lease::place::PLACE;
 
 /// Returns how long the backend may hold the lease of an attempt that has no reply, or its place in the queue.
 /// `ttl`: of the lease, from the moment at which the attempt takes effect.
-pub(in crate::lock) fn unanswered(ttl: Span) -> Span {
+pub(crate) fn unanswered(ttl: Span) -> Span {
     Span::new(LATE) + ttl.max(PLACE)
 }
 
 /// The reply to an attempt.
 #[derive(Debug)]
-pub(in crate::lock) struct Replied {
-    pub(in crate::lock) lease: LeaseNumber,
-    pub(in crate::lock) terms: Terms,
-    pub(in crate::lock) sent_at: Moment,
-    pub(in crate::lock) now: Moment,
-    pub(in crate::lock) outcome: Result<Contended, BackendError>,
+pub(crate) struct Replied {
+    pub(crate) lease: LeaseNumber,
+    pub(crate) terms: Terms,
+    pub(crate) sent_at: Moment,
+    pub(crate) now: Moment,
+    pub(crate) outcome: Result<Contended, BackendError>,
 }
 
 /// A first attempt in flight. Its reply is still to be applied to the lane.
-pub(in crate::lock) struct Attempt {
-    pub(in crate::lock) lease: LeaseNumber,
+pub(crate) struct Attempt {
+    pub(crate) lease: LeaseNumber,
     /// When the acquire began. The lease counts from it.
-    pub(in crate::lock) sent_at: Moment,
+    pub(crate) sent_at: Moment,
     /// It does not panic.
-    pub(in crate::lock) reply: BoxFuture<Result<Acquired, BackendError>>,
+    pub(crate) reply: BoxFuture<Result<Acquired, BackendError>>,
 }
 
 impl fmt::Debug for Attempt {

@@ -13,7 +13,7 @@ use crate::{Error, LockKey};
 
 /// The place of this process in the queue of the backend after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum PlaceChange {
+pub(crate) enum PlaceChange {
     In(QueuePlace),
     /// The attempt did not take effect.
     Unchanged,
@@ -23,20 +23,20 @@ pub(in crate::lock) enum PlaceChange {
 
 /// The pause of an acquire loop.
 #[derive(Debug)]
-pub(in crate::lock) struct Pause {
+pub(crate) struct Pause {
     /// The deadline of the first waiter.
-    pub(in crate::lock) deadline: Option<Moment>,
+    pub(crate) deadline: Option<Moment>,
     /// Whether a waiter needs an attempt now.
-    pub(in crate::lock) at_once: bool,
+    pub(crate) at_once: bool,
     /// The lease in the queue of the backend.
-    pub(in crate::lock) place: Option<LeaseNumber>,
+    pub(crate) place: Option<LeaseNumber>,
 }
 
 impl Lane {
     /// Begins an attempt of the loop. Its lease is the one in the queue of the
     /// backend, or `fresh`. Returns the lease, and the terms of the first waiter. Returns `None`, which ends the
     /// loop, if no waiter is left.
-    pub(in crate::lock) fn begin_attempt(
+    pub(crate) fn begin_attempt(
         &mut self,
         fresh: LeaseNumber,
         now: Moment,
@@ -55,7 +55,7 @@ impl Lane {
     }
 
     /// Begins a pause of the loop. Returns `None` as [`begin_attempt`](Self::begin_attempt).
-    pub(in crate::lock) fn pause(&mut self, now: Moment, effects: &mut Effects) -> Option<Pause> {
+    pub(crate) fn pause(&mut self, now: Moment, effects: &mut Effects) -> Option<Pause> {
         let deadline = self.first_waiter(now, effects)?.deadline.moment();
         Some(Pause {
             deadline,
@@ -74,7 +74,7 @@ impl Lane {
     }
 
     /// Applies a granted attempt of the task.
-    pub(in crate::lock) fn granted(
+    pub(crate) fn granted(
         &mut self,
         key: &LockKey,
         mut lease: Lease,
@@ -102,7 +102,7 @@ impl Lane {
     /// Applies a rejected attempt of the task. Waiters for a single attempt are rejected, except those that came
     /// after a busy attempt was sent: the key may be free by now. `sent`: the number of the attempt. Each has its own, even
     /// if they share a lease.
-    pub(in crate::lock) fn rejected(
+    pub(crate) fn rejected(
         &mut self,
         sent: LeaseNumber,
         seen: LastReply,
@@ -131,7 +131,7 @@ impl Lane {
 
     /// Applies an error after which no attempt in `mode` can succeed: rejects its waiters and ends the task. Another
     /// one serves the other waiters.
-    pub(in crate::lock) fn refused_for_good(
+    pub(crate) fn refused_for_good(
         &mut self,
         mode: Mode,
         error: &Error,

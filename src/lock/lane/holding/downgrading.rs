@@ -34,7 +34,7 @@ impl Lane {
     ///
     /// Returns [`Lost`](ErrorKind::Lost), or [`InvalidOption`](ErrorKind::InvalidOption) for a permit, if the owner has
     /// other holds, and during another downgrade.
-    pub(in crate::lock) fn reserve_downgrade(
+    pub(crate) fn reserve_downgrade(
         &mut self,
         grant: &Arc<Grant>,
         hold: HoldId,
@@ -68,7 +68,7 @@ impl Lane {
     }
 
     /// Ends a reservation whose command was not sent.
-    pub(in crate::lock) fn cancel_downgrade(&mut self, grant: &Arc<Grant>) {
+    pub(crate) fn cancel_downgrade(&mut self, grant: &Arc<Grant>) {
         if let Some(held_lease) = self.held_under(grant) {
             held_lease.downgrading = None;
         }
@@ -80,7 +80,7 @@ impl Lane {
     /// # Errors
     ///
     /// Returns [`Lost`](ErrorKind::Lost).
-    pub(in crate::lock) fn send_downgrade(
+    pub(crate) fn send_downgrade(
         &mut self,
         grant: &Arc<Grant>,
         now: Moment,
@@ -101,7 +101,7 @@ impl Lane {
     /// # Errors
     ///
     /// Returns [`Lost`](ErrorKind::Lost) if the lock is lost, and the backend's error if the lock is exclusive as before.
-    pub(in crate::lock) fn downgraded(
+    pub(crate) fn downgraded(
         &mut self,
         grant: &Arc<Grant>,
         downgrade: &Renewal,

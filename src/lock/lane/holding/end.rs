@@ -6,7 +6,7 @@ use crate::lock::lease::{Lease, valid_until};
 
 /// The end of a hold. A lease that reaches the greatest of several ends reaches all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::lock::lane) enum End {
+pub(crate) enum End {
     At(Moment),
     /// Renewed by leases of this length until it is released.
     Renewed(Span),
@@ -14,7 +14,7 @@ pub(in crate::lock::lane) enum End {
 
 impl End {
     /// Returns the end of each hold while all are alike. The lease then has the terms of the first one.
-    pub(in crate::lock::lane) fn of_uniform(lease: &Lease) -> Self {
+    pub(crate) fn of_uniform(lease: &Lease) -> Self {
         if lease.is_renewed() {
             Self::Renewed(lease.ttl())
         } else {
@@ -22,7 +22,7 @@ impl End {
         }
     }
 
-    pub(in crate::lock::lane) fn of(claim: &Claim, now: Moment) -> Self {
+    pub(crate) fn of(claim: &Claim, now: Moment) -> Self {
         let terms = claim.terms;
         if terms.renewed {
             Self::Renewed(terms.ttl)

@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, LockKey, Owner};
 impl Lane {
     /// Gives a lease to the owner of `claim`.
     #[inline(always)]
-    pub(in crate::lock) fn hold(
+    pub(crate) fn hold(
         &mut self,
         key: &LockKey,
         lease: Lease,
@@ -30,17 +30,14 @@ impl Lane {
         grant
     }
 
-    pub(in crate::lock::lane) fn held_under(
-        &mut self,
-        grant: &Arc<Grant>,
-    ) -> Option<&mut HeldLease> {
+    pub(crate) fn held_under(&mut self, grant: &Arc<Grant>) -> Option<&mut HeldLease> {
         let held_lease = self.held_lease_mut()?;
         held_lease.find(grant).is_some().then_some(held_lease)
     }
 
     /// Ends one hold of `grant`. Returns when the lease must have expired in the backend.
     #[inline(always)]
-    pub(in crate::lock) fn release(
+    pub(crate) fn release(
         &mut self,
         grant: &Arc<Grant>,
         hold: HoldId,
@@ -95,7 +92,7 @@ impl Lane {
 
     /// Takes the lease that is held, or that is being returned with this report.
     #[inline(always)]
-    pub(in crate::lock::lane) fn take_lease(&mut self) -> (Lease, Option<Report>) {
+    pub(crate) fn take_lease(&mut self) -> (Lease, Option<Report>) {
         match std::mem::take(&mut self.phase) {
             Phase::Held(held_lease) => (held_lease.lease, None),
             Phase::Returning(returning) => (returning.lease, returning.report),
@@ -105,7 +102,7 @@ impl Lane {
 
     /// Hands a lease without holds off to the first waiter, or begins its return.
     #[inline(always)]
-    pub(in crate::lock::lane) fn pass_on(
+    pub(crate) fn pass_on(
         &mut self,
         key: &LockKey,
         lease: Lease,
@@ -123,7 +120,7 @@ impl Lane {
     }
 
     /// Grants the lease to the first waiter, and to those that may share it.
-    pub(in crate::lock::lane) fn hand_to_first(
+    pub(crate) fn hand_to_first(
         &mut self,
         key: &LockKey,
         lease: Lease,
@@ -159,13 +156,13 @@ impl Lane {
     }
 
     /// Gives a hold to its waiter. Returns `false` if the hold has ended.
-    pub(in crate::lock) fn picked_up(&mut self, grant: &Arc<Grant>, hold: HoldId) -> bool {
+    pub(crate) fn picked_up(&mut self, grant: &Arc<Grant>, hold: HoldId) -> bool {
         let holding = (self.held_lease_mut()).and_then(|held_lease| held_lease.find(grant));
         holding.is_some_and(|holding| holding.pick_up(hold))
     }
 
     /// Begins the return of a lease without holds.
-    pub(in crate::lock::lane) fn begin_return(
+    pub(crate) fn begin_return(
         &mut self,
         mut lease: Lease,
         report: Option<Report>,
@@ -191,12 +188,7 @@ impl Lane {
     ///
     /// The longest hold counts from here. The next hand-off needs a fresh counter, which exceeds the largest
     /// token of the group.
-    pub(in crate::lock) fn join_group(
-        &mut self,
-        grant: &Arc<Grant>,
-        claim: &Claim,
-        now: Moment,
-    ) -> bool {
+    pub(crate) fn join_group(&mut self, grant: &Arc<Grant>, claim: &Claim, now: Moment) -> bool {
         if !self.picked_up(grant, claim.hold) {
             return false;
         }
@@ -210,7 +202,7 @@ impl Lane {
     // ---- losing ---------------------------------------------------------------------------
 
     /// Marks a lease that is held or being returned, or that an attempt in flight acquires, as possibly lost.
-    pub(in crate::lock) fn require_renewal(&mut self, now: Moment) {
+    pub(crate) fn require_renewal(&mut self, now: Moment) {
         match &mut self.phase {
             Phase::Held(held_lease) => held_lease.lease.require_renewal(now),
             Phase::Contending(contending) => contending.suspect = true,
@@ -226,7 +218,7 @@ impl Lane {
     }
 
     /// Applies a forced release of the key. `seen` is the lease of this lane when the command was sent.
-    pub(in crate::lock) fn released_by_force(
+    pub(crate) fn released_by_force(
         &mut self,
         seen: Option<LeaseNumber>,
         now: Moment,
@@ -245,7 +237,7 @@ impl Lane {
 
     /// Ends the hold of `owner` by force, and returns its lease. Returns when the lease must have expired in the
     /// backend, or `None` if another owner holds the key, or none. Takes the report if the owner holds it.
-    pub(in crate::lock) fn force(
+    pub(crate) fn force(
         &mut self,
         owner: Owner,
         report: &mut Option<Report>,
@@ -270,12 +262,7 @@ impl Lane {
     }
 
     /// Applies the loss of the lease in the backend.
-    pub(in crate::lock::lane) fn lose(
-        &mut self,
-        reason: LostReason,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn lose(&mut self, reason: LostReason, now: Moment, effects: &mut Effects) {
         match &mut self.phase {
             Phase::Held(_) => {
                 (self.holders()).for_each(|grant| lose(grant, reason, effects));
@@ -292,7 +279,7 @@ impl Lane {
 
     /// Ends the grants that were not picked up by their deadlines or that have reached their ends. Returns the lease, which
     /// the backend may hold a little longer, if none is left.
-    pub(in crate::lock::lane) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) {
         let Phase::Held(held_lease) = &mut self.phase else {
             return;
         };

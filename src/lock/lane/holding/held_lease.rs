@@ -16,19 +16,19 @@ use crate::observe::{LostReason, Via};
 use crate::{ErrorKind, LockKey, Owner};
 
 #[derive(Debug)]
-pub(in crate::lock::lane) struct HeldLease {
-    pub(in crate::lock::lane) lease: Lease,
+pub(crate) struct HeldLease {
+    pub(crate) lease: Lease,
     /// The first owner, or another one after it released.
-    pub(in crate::lock::lane) first: OwnerHolds,
+    pub(crate) first: OwnerHolds,
     /// The other owners. Boxed because an exclusive lease has none.
     group: Option<Box<Group>>,
     /// The task that makes the lease shared.
-    pub(in crate::lock::lane) downgrading: Option<Downgrading>,
+    pub(crate) downgrading: Option<Downgrading>,
 }
 
 /// Notifies the task of a downgrade when it may have something to do: also when the lease has ended, which drops this.
 #[derive(Debug)]
-pub(in crate::lock::lane) struct Downgrading(pub(in crate::lock::lane) Wakeup);
+pub(crate) struct Downgrading(pub(crate) Wakeup);
 
 impl Drop for Downgrading {
     fn drop(&mut self) {
@@ -39,7 +39,7 @@ impl Drop for Downgrading {
 impl HeldLease {
     /// Begins with the hold of a waiter. A holder that has the lease from another one of this process gets a fresh token.
     #[inline]
-    pub(in crate::lock::lane) fn begin(
+    pub(crate) fn begin(
         key: &LockKey,
         mut lease: Lease,
         via: Via,
@@ -59,7 +59,7 @@ impl HeldLease {
     }
 
     /// Returns the grant of the first owner.
-    pub(in crate::lock::lane) fn grant(&self) -> &Arc<Grant> {
+    pub(crate) fn grant(&self) -> &Arc<Grant> {
         &self.first.grant
     }
 
@@ -68,12 +68,12 @@ impl HeldLease {
         std::iter::once(&self.first).chain(readers)
     }
 
-    pub(in crate::lock::lane) fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
+    pub(crate) fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
         self.holdings().map(|holding| &holding.grant)
     }
 
     /// Returns the holds of this owner.
-    pub(in crate::lock::lane) fn of_owner(&mut self, owner: Owner) -> Option<&mut OwnerHolds> {
+    pub(crate) fn of_owner(&mut self, owner: Owner) -> Option<&mut OwnerHolds> {
         if self.first.grant.owner() == owner {
             return Some(&mut self.first);
         }
@@ -82,7 +82,7 @@ impl HeldLease {
 
     /// Returns the holds of this grant.
     #[inline(always)]
-    pub(in crate::lock::lane) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut OwnerHolds> {
+    pub(crate) fn find(&mut self, grant: &Arc<Grant>) -> Option<&mut OwnerHolds> {
         if Arc::ptr_eq(&self.first.grant, grant) {
             return Some(&mut self.first);
         }
@@ -101,14 +101,14 @@ impl HeldLease {
     }
 
     #[inline]
-    pub(in crate::lock::lane) fn has_readers(&self) -> bool {
+    pub(crate) fn has_readers(&self) -> bool {
         (self.group.as_ref()).is_some_and(|group| !group.readers.is_empty())
     }
 
     /// Adds a hold to the grant of its owner. Returns that grant, or why the owner gets no further hold. Returns `None`
     /// if another owner holds the lease.
     #[inline(always)]
-    pub(in crate::lock::lane) fn nest(
+    pub(crate) fn nest(
         &mut self,
         claim: &Claim,
         now: Moment,
@@ -173,7 +173,7 @@ impl HeldLease {
     }
 
     /// Makes a renewal due soon if its reply decides whether owners may join, whatever the holds require.
-    pub(in crate::lock::lane) fn ask_again(&mut self, now: Moment) {
+    pub(crate) fn ask_again(&mut self, now: Moment) {
         if self.group.as_deref().is_some_and(Group::awaits_reply) {
             self.lease.ask(now + ASK_AGAIN);
         }
@@ -181,7 +181,7 @@ impl HeldLease {
 
     /// Applies the terms of the other holds of this owner, whose holds are listed.
     #[cold]
-    pub(in crate::lock::lane) fn follow_others(&mut self, grant: &Arc<Grant>, now: Moment) {
+    pub(crate) fn follow_others(&mut self, grant: &Arc<Grant>, now: Moment) {
         if let Some(holding) = self.find(grant) {
             holding.follow_holds();
         }
@@ -191,12 +191,7 @@ impl HeldLease {
     }
 
     /// Starts `max_hold` of this hold now.
-    pub(in crate::lock::lane) fn limit_hold(
-        &mut self,
-        grant: &Arc<Grant>,
-        claim: &Claim,
-        now: Moment,
-    ) {
+    pub(crate) fn limit_hold(&mut self, grant: &Arc<Grant>, claim: &Claim, now: Moment) {
         let uniform = End::of_uniform(&self.lease);
         let holding = self.find(grant);
         if holding.is_some_and(|holding| holding.limit_hold(claim, uniform, now)) {
@@ -209,7 +204,7 @@ impl HeldLease {
     // ---- several owners -------------------------------------------------------------------
 
     /// Returns `true` if the owner of `claim` may share the lease.
-    pub(in crate::lock::lane) fn admits(&self, claim: &Claim, now: Moment) -> bool {
+    pub(crate) fn admits(&self, claim: &Claim, now: Moment) -> bool {
         self.lease.mode() == Mode::Shared
             && claim.terms.mode == Mode::Shared
             && (self.group.as_ref()).is_none_or(|group| group.is_open(now))
@@ -217,12 +212,7 @@ impl HeldLease {
     }
 
     /// Adds an owner that shares the lease. It has the token of the others.
-    pub(in crate::lock::lane) fn join(
-        &mut self,
-        key: &LockKey,
-        claim: &Claim,
-        now: Moment,
-    ) -> Arc<Grant> {
+    pub(crate) fn join(&mut self, key: &LockKey, claim: &Claim, now: Moment) -> Arc<Grant> {
         let uniform = End::of_uniform(&self.lease);
         let is_uniform = claim.terms.renewed && self.lease.lasts_as(claim.terms);
         if !is_uniform {
@@ -249,7 +239,7 @@ impl HeldLease {
     }
 
     /// Sets the deadline by which an acquire has to pick up its hold.
-    pub(in crate::lock::lane) fn expect_pick_up(&mut self, claim: &Claim) {
+    pub(crate) fn expect_pick_up(&mut self, claim: &Claim) {
         if let Some(holding) = self.of_owner(claim.owner) {
             holding.expect_pick_up(claim);
         }
@@ -258,7 +248,7 @@ impl HeldLease {
 
     /// Removes an owner. Returns `false` if it is the only one.
     #[inline(always)]
-    pub(in crate::lock::lane) fn remove(&mut self, owner: Owner, now: Moment) -> bool {
+    pub(crate) fn remove(&mut self, owner: Owner, now: Moment) -> bool {
         self.has_readers() && self.remove_reader(owner, now)
     }
 
@@ -282,13 +272,13 @@ impl HeldLease {
     }
 
     /// Moves the ends of all grants after a renewal.
-    pub(in crate::lock::lane) fn extend_grants(&self) {
+    pub(crate) fn extend_grants(&self) {
         let until = self.lease.valid_until();
         self.grants().for_each(|grant| grant.extend(until));
     }
 
     /// Applies the reply to a renewal that was sent at `sent_at`: owners join while no other process waits.
-    pub(in crate::lock::lane) fn set_wanted(&mut self, wanted: bool, sent_at: Moment) {
+    pub(crate) fn set_wanted(&mut self, wanted: bool, sent_at: Moment) {
         if self.lease.mode() == Mode::Shared {
             self.make_group().replied(sent_at, wanted);
             if wanted {
@@ -301,11 +291,7 @@ impl HeldLease {
 
     /// Ends the holds that were not picked up by their deadlines, and the owners whose locks have ended. Returns `true` if no
     /// owner is left.
-    pub(in crate::lock::lane) fn end_overdue(
-        &mut self,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> bool {
+    pub(crate) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) -> bool {
         if self.ends_by() > now {
             return false;
         }
@@ -356,12 +342,12 @@ impl HeldLease {
     }
 
     /// Returns `true` if no caller may have observed a loss.
-    pub(in crate::lock::lane) fn is_held(&self, now: Moment) -> bool {
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
         now < self.valid_until()
     }
 
     /// Returns when the lock of the last owner ends if the lease is not renewed.
-    pub(in crate::lock::lane) fn valid_until(&self) -> Moment {
+    pub(crate) fn valid_until(&self) -> Moment {
         match self.has_readers() {
             true => self.lease.valid_until(),
             false => self.first.grant.valid_until(),
@@ -369,14 +355,14 @@ impl HeldLease {
     }
 
     /// Returns when the watchdog has to check the lease.
-    pub(in crate::lock::lane) fn next_check(&self) -> Moment {
+    pub(crate) fn next_check(&self) -> Moment {
         let ends_by = self.ends_by();
         let renewal = self.lease.next_renewal();
         renewal.map_or(ends_by, |renewal| renewal.min(ends_by))
     }
 
     /// Returns when the first of its holds ends without further events, or earlier.
-    pub(in crate::lock::lane) fn ends_by(&self) -> Moment {
+    pub(crate) fn ends_by(&self) -> Moment {
         let first = self.first.ends_by();
         let readers = self.group.as_ref().and_then(|group| group.readers_end);
         readers.map_or(first, |readers| readers.min(first))
@@ -389,7 +375,7 @@ fn grant(key: &LockKey, lease: &Lease, via: Via, claim: &Claim, now: Moment) -> 
 }
 
 /// Marks a grant lost.
-pub(in crate::lock::lane) fn lose(grant: &Arc<Grant>, reason: LostReason, effects: &mut Effects) {
+pub(crate) fn lose(grant: &Arc<Grant>, reason: LostReason, effects: &mut Effects) {
     effects.losses.push(Loss {
         while_held: grant.lose(reason),
         grant: Arc::clone(grant),

@@ -11,7 +11,7 @@ use crate::observe::Via;
 impl Lane {
     /// Keeps the lease that this event has surrendered, for a turn of this length. After the turn, without tokens, or if
     /// other processes may wait, the backend decides whether it is kept.
-    pub(in crate::lock) fn keep(&mut self, length: Span, now: Moment, effects: &mut Effects) {
+    pub(crate) fn keep(&mut self, length: Span, now: Moment, effects: &mut Effects) {
         let Phase::Returning(returning) = &mut self.phase else {
             return;
         };
@@ -37,7 +37,7 @@ impl Lane {
     }
 
     /// Keeps a lease that the backend has kept, for the rest of the time.
-    pub(in crate::lock::lane) fn keep_on(
+    pub(crate) fn keep_on(
         &mut self,
         lease: Lease,
         until: Moment,
@@ -51,7 +51,7 @@ impl Lane {
     }
 
     /// Surrenders a kept lease, and keeps none whose return is in flight.
-    pub(in crate::lock) fn end_keep(&mut self, effects: &mut Effects) {
+    pub(crate) fn end_keep(&mut self, effects: &mut Effects) {
         if let Phase::Returning(returning) = &mut self.phase {
             returning.lease.keep_until(None);
             returning.surrender(effects);
@@ -59,7 +59,7 @@ impl Lane {
     }
 
     /// Returns the lease that is kept.
-    pub(in crate::lock) fn kept_lease(&self) -> Option<LeaseNumber> {
+    pub(crate) fn kept_lease(&self) -> Option<LeaseNumber> {
         match &self.phase {
             Phase::Returning(returning) => returning.is_kept().then(|| returning.lease.number()),
             _ => None,
@@ -80,7 +80,7 @@ impl Returning {
     }
 
     /// Returns how an acquire with `terms` takes the lease back, or `None` if it may not.
-    pub(in crate::lock::lane) fn taken_back(&self, terms: Terms, now: Moment) -> Option<Via> {
+    pub(crate) fn taken_back(&self, terms: Terms, now: Moment) -> Option<Via> {
         let (passes, via) = match self.sent {
             Sent::Never => (self.lease.may_pass_to(terms, now), Via::Reclaimed),
             Sent::Kept { until } => (self.lease.may_pass_until(until, terms, now), Via::Kept),
@@ -90,7 +90,7 @@ impl Returning {
     }
 
     /// Leaves a kept lease to the releaser.
-    pub(in crate::lock::lane) fn surrender(&mut self, effects: &mut Effects) {
+    pub(crate) fn surrender(&mut self, effects: &mut Effects) {
         if self.is_kept() {
             self.sent = Sent::Never;
             effects.work.push(Work::Return);

@@ -11,7 +11,7 @@ use crate::observe::LostReason;
 impl Lane {
     /// Returns `true` if a renewal that waited for its turn is still needed, and ends it otherwise. An acquire reports no
     /// failure then, because no command failed.
-    pub(in crate::lock) fn still_wants(
+    pub(crate) fn still_wants(
         &mut self,
         renewal: &Renewal,
         now: Moment,
@@ -29,7 +29,7 @@ impl Lane {
     }
 
     /// Applies the reply to a renewal.
-    pub(in crate::lock) fn renewed(
+    pub(crate) fn renewed(
         &mut self,
         renewal: &Renewal,
         sent_at: Moment,

@@ -15,7 +15,7 @@ use crate::{Error, ErrorKind, LockKey};
 
 /// A command that the releaser sends for a lane.
 #[derive(Debug)]
-pub(in crate::lock) enum Order {
+pub(crate) enum Order {
     Release(Outgoing),
     ReleaseOrKeep(ReleaseOrKeep),
 }
@@ -23,24 +23,24 @@ pub(in crate::lock) enum Order {
 /// The release of a lease only if other processes wait: the budget has ended, but the lane has waiters, or its key comes
 /// back.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct ReleaseOrKeep {
-    pub(in crate::lock) outgoing: Outgoing,
-    pub(in crate::lock) ttl: Span,
+pub(crate) struct ReleaseOrKeep {
+    pub(crate) outgoing: Outgoing,
+    pub(crate) ttl: Span,
     /// How many counters the lease takes if it is kept.
-    pub(in crate::lock) counters: u32,
+    pub(crate) counters: u32,
     /// The lease has no token left for the next holder.
-    pub(in crate::lock) needs_counter: bool,
+    pub(crate) needs_counter: bool,
     /// The lane has waiters, which enter the queue of the backend after a release.
-    pub(in crate::lock) has_waiters: bool,
+    pub(crate) has_waiters: bool,
 }
 
 /// Lets the error of the backend itself come before a command counts as unanswered.
-pub(in crate::lock) const OWN_TIMEOUT: Duration = Duration::from_millis(10);
+pub(crate) const OWN_TIMEOUT: Duration = Duration::from_millis(10);
 
 impl Lane {
     /// Begins the command that returns the lease, which ends by `due`. Returns `None` if the lease was taken
     /// back, or if a renewal of it is in flight.
-    pub(in crate::lock) fn take_return(&mut self, now: Moment, due: Moment) -> Option<Order> {
+    pub(crate) fn take_return(&mut self, now: Moment, due: Moment) -> Option<Order> {
         let Phase::Returning(returning) = &mut self.phase else {
             return None;
         };
@@ -86,7 +86,7 @@ impl Lane {
     }
 
     /// Records that a second release follows a command without a reply.
-    pub(in crate::lock) fn return_is_resent(&mut self, number: LeaseNumber) {
+    pub(crate) fn return_is_resent(&mut self, number: LeaseNumber) {
         if let Some(returning) = self.returns(number) {
             returning.sent = Sent::Twice;
         }
@@ -100,7 +100,7 @@ impl Lane {
     /// # Errors
     ///
     /// Returns [`Lost`](ErrorKind::Lost) if it was sent once, or if the lease has expired.
-    pub(in crate::lock) fn returned_absent(
+    pub(crate) fn returned_absent(
         &mut self,
         number: LeaseNumber,
         now: Moment,
@@ -112,7 +112,7 @@ impl Lane {
     }
 
     /// Ends the return, whether it succeeded or failed, and contends for the next waiter.
-    pub(in crate::lock) fn returned(
+    pub(crate) fn returned(
         &mut self,
         number: LeaseNumber,
         outcome: Result<(), Error>,
@@ -132,7 +132,7 @@ impl Lane {
 
     /// Records why the backend failed a return that [`returned`](Self::returned) ended: its waiters get this error
     /// until an attempt has a reply.
-    pub(in crate::lock) fn return_failed(&mut self, error: BackendError) {
+    pub(crate) fn return_failed(&mut self, error: BackendError) {
         if let Phase::Contending(contending) = &mut self.phase {
             contending.seen = LastReply::Trouble(error);
         }
@@ -140,7 +140,7 @@ impl Lane {
 
     /// Continues a kept lease for the next waiter, or for the next acquire if its key comes back, or releases it. The
     /// backend keeps a lease if no other process waits for the key.
-    pub(in crate::lock) fn kept(
+    pub(crate) fn kept(
         &mut self,
         key: &LockKey,
         number: LeaseNumber,
@@ -185,7 +185,7 @@ impl Lane {
 
     /// Ends the return of a lease that must have expired, because its task ended with its runtime or does
     /// not run. Its `release` future ends when the lease expires, even if there is time for a late release.
-    pub(in crate::lock::lane) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
         let Phase::Returning(returning) = &mut self.phase else {
             return;
         };
@@ -206,12 +206,7 @@ impl Lane {
     }
 
     /// Continues the return after the reply to a renewal, or hands the lease off to the next waiter.
-    pub(in crate::lock::lane) fn resume_return(
-        &mut self,
-        key: &LockKey,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn resume_return(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
         let (lease, report) = self.take_lease();
         self.pass_on(key, lease, report, now, effects);
     }
@@ -219,14 +214,14 @@ impl Lane {
 
 impl Returning {
     /// Returns when the `release` future, or else the return, ends without a reply.
-    pub(in crate::lock::lane) fn next_end(&self) -> Moment {
+    pub(crate) fn next_end(&self) -> Moment {
         match self.report {
             Some(_) => self.lease.expires_at().min(self.forget_at),
             None => self.forget_at,
         }
     }
 
-    pub(in crate::lock::lane) fn outgoing(&self, now: Moment) -> Outgoing {
+    pub(crate) fn outgoing(&self, now: Moment) -> Outgoing {
         Outgoing {
             lease: self.lease.number(),
             ttl: self.lease.longest(now),

@@ -12,7 +12,7 @@ use crate::{Error, LockKey};
 
 /// The result of an acquire's entry.
 #[derive(Debug)]
-pub(in crate::lock) enum Entered {
+pub(crate) enum Entered {
     /// The owner has a hold, or one more.
     Granted(Arc<Grant>),
     /// The lane is idle, so the acquire makes the first attempt.
@@ -24,7 +24,7 @@ pub(in crate::lock) enum Entered {
 
 impl Lane {
     /// Enters an acquire, or returns why it has to wait.
-    pub(in crate::lock) fn enter(
+    pub(crate) fn enter(
         &mut self,
         key: &LockKey,
         claim: &Claim,
@@ -90,7 +90,7 @@ impl Lane {
     /// Adds a hold to a lease that this process holds, or lets another owner share it. Returns `None` if the acquire has
     /// to wait.
     #[inline(always)]
-    pub(in crate::lock) fn enter_held(
+    pub(crate) fn enter_held(
         &mut self,
         key: &LockKey,
         claim: &Claim,
@@ -118,7 +118,7 @@ impl Lane {
     /// Ends overdue holds or an expired return before an event reads the phase. The watchdog may be late or may
     /// have stopped.
     #[inline]
-    pub(in crate::lock::lane) fn expire(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn expire(&mut self, now: Moment, effects: &mut Effects) {
         match &self.phase {
             Phase::Held(held_lease) if now >= held_lease.ends_by() => {
                 self.end_overdue(now, effects);

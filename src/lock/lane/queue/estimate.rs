@@ -17,14 +17,14 @@ const SERVES: Duration = Duration::from_millis(10);
 
 impl Lane {
     /// Starts to observe the pace of an empty queue, which the caller adds a waiter to.
-    pub(in crate::lock::lane) fn begin_queue(&mut self, now: Moment) {
+    pub(crate) fn begin_queue(&mut self, now: Moment) {
         let since = (self.held_lease()).map_or(now, |held_lease| held_lease.grant().granted_at);
         self.queue.pace_mut().last = Some(since);
     }
 
     /// Estimates when the lock is free for a further acquire: after the holder and the waiters, each of which leaves
     /// at its deadline at the latest.
-    pub(in crate::lock) fn free_in(&mut self, now: Moment) -> Duration {
+    pub(crate) fn free_in(&mut self, now: Moment) -> Duration {
         let waiters = self.queue.len();
         let earlier = self.queue.pace().and_then(|pace| pace.estimate);
         if let Some(earlier) = earlier
@@ -44,7 +44,7 @@ impl Lane {
         free_at.since(now)
     }
 
-    pub(in crate::lock) fn free_at(&self, now: Moment) -> Moment {
+    pub(crate) fn free_at(&self, now: Moment) -> Moment {
         let pace = self.queue.pace();
         let (held_since, lease) = match &self.phase {
             Phase::Held(held_lease) => (

@@ -11,7 +11,7 @@ const RECENT: Span = Span::new(Duration::from_secs(1));
 
 /// The recent grants to waiters, and the time that they took together.
 #[derive(Debug, Default)]
-pub(in crate::lock::lane) struct Pace {
+pub(crate) struct Pace {
     /// The last grant, or the start of the hold for whose end the queue waits.
     pub(super) last: Option<Moment>,
     time: Span,
@@ -30,7 +30,7 @@ pub(super) struct Estimate {
 
 impl Pace {
     /// Records a grant to a waiter.
-    pub(in crate::lock::lane) fn advance(&mut self, now: Moment) {
+    pub(crate) fn advance(&mut self, now: Moment) {
         let since = self.last.replace(now).unwrap_or(now);
         self.time = self.time + now.span_since(since);
         self.grants += 1;

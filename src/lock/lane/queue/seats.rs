@@ -15,7 +15,7 @@ use crate::mutex::Mutex;
 /// The places of the waiters. A place is a reference, so its count needs no memory of its own, and each
 /// acquire writes one cache line.
 #[derive(Debug)]
-pub(in crate::lock) struct Seats {
+pub(crate) struct Seats {
     taken: Arc<Places>,
     limit: usize,
     /// The waiters for permits of each key: each has a lane of its own, so no lane counts them.
@@ -24,7 +24,7 @@ pub(in crate::lock) struct Seats {
 
 /// The place of one waiter until it is dropped.
 #[derive(Debug)]
-pub(in crate::lock) struct Seat {
+pub(crate) struct Seat {
     _of_manager: Arc<Places>,
     _of_permits: Option<Arc<PermitWaiters>>,
 }
@@ -45,7 +45,7 @@ const AT_A_TIME: usize = 4;
 struct Places;
 
 impl Seats {
-    pub(in crate::lock) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             taken: Arc::default(),
             limit,
@@ -54,12 +54,7 @@ impl Seats {
     }
 
     /// Adds a place among the waiters for permits of `key` to `seat`. Returns `None` if `limit` of them are taken.
-    pub(in crate::lock) fn add_permit(
-        &self,
-        seat: Seat,
-        key: &LockKey,
-        limit: usize,
-    ) -> Option<Seat> {
+    pub(crate) fn add_permit(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
         let mut keys = self.of_permits.lock();
         let taken = keys.entry(key.stored().clone()).or_insert_with(|| {
             let turns = Arc::new(Semaphore::new(AT_A_TIME));
@@ -80,20 +75,20 @@ impl Seats {
     }
 
     /// Returns the number of the waiters for permits of `key`.
-    pub(in crate::lock) fn permit_waiters(&self, key: &LockKey) -> usize {
+    pub(crate) fn permit_waiters(&self, key: &LockKey) -> usize {
         let keys = self.of_permits.lock();
         let taken = keys.get(key.stored());
         taken.map_or(0, |taken| Arc::strong_count(taken) - 1)
     }
 
     /// Returns the turns to contend for permits of `key`, or `None` if it had no waiter for a while.
-    pub(in crate::lock) fn turns(&self, key: &LockKey) -> Option<Arc<Semaphore>> {
+    pub(crate) fn turns(&self, key: &LockKey) -> Option<Arc<Semaphore>> {
         let keys = self.of_permits.lock();
         Some(Arc::clone(&keys.get(key.stored())?.turns))
     }
 
     /// Takes a place. Returns `None` if all are taken.
-    pub(in crate::lock) fn take(&self) -> Option<Seat> {
+    pub(crate) fn take(&self) -> Option<Seat> {
         loop {
             let seat = Seat {
                 _of_manager: Arc::clone(&self.taken),

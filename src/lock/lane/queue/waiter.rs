@@ -14,8 +14,8 @@ use crate::mutex::Mutex;
 ///
 /// The mutex is held only to move what it contains: a waker is called, and an attempt polled or dropped, without it.
 #[derive(Debug)]
-pub(in crate::lock) struct Waiter {
-    pub(in crate::lock) claim: Claim,
+pub(crate) struct Waiter {
+    pub(crate) claim: Claim,
     state: Mutex<State>,
 }
 
@@ -32,18 +32,18 @@ struct State {
     attempt: Option<Attempt>,
 }
 
-pub(in crate::lock) type Answer = Result<Given, Error>;
+pub(crate) type Answer = Result<Given, Error>;
 
 /// A hold for a waiter.
 #[derive(Debug)]
-pub(in crate::lock) struct Given {
-    pub(in crate::lock) grant: Arc<Grant>,
+pub(crate) struct Given {
+    pub(crate) grant: Arc<Grant>,
     /// Whether the waiter waited for its turn, and not only for the reply to its own first attempt.
-    pub(in crate::lock) queued: bool,
+    pub(crate) queued: bool,
 }
 
 impl Waiter {
-    pub(in crate::lock) fn new(claim: Claim, seat: Seat) -> Arc<Self> {
+    pub(crate) fn new(claim: Claim, seat: Seat) -> Arc<Self> {
         let state = Mutex::new(State {
             answer: None,
             is_closed: false,
@@ -55,18 +55,18 @@ impl Waiter {
     }
 
     /// Puts an attempt here that the acquire drives.
-    pub(in crate::lock) fn put_attempt(&self, attempt: Attempt) {
+    pub(crate) fn put_attempt(&self, attempt: Attempt) {
         self.state.lock().attempt = Some(attempt);
     }
 
     /// Takes the attempt out, to drive it elsewhere. Returns `None` if it is over, or is being polled.
-    pub(in crate::lock) fn take_attempt(&self) -> Option<Attempt> {
+    pub(crate) fn take_attempt(&self) -> Option<Attempt> {
         self.state.lock().attempt.take()
     }
 
     /// Takes the attempt out, for the acquire to poll it. Until [`poll`](Self::poll), an answer wakes no task. It would wake
     /// the one that polls, which would then run once more, and a runtime wakes a second thread for that.
-    pub(in crate::lock) fn begin_poll(&self) -> Option<Attempt> {
+    pub(crate) fn begin_poll(&self) -> Option<Attempt> {
         let mut state = self.state.lock();
         let (attempt, waker) = (state.attempt.take(), state.waker.take());
         drop(state);
@@ -75,7 +75,7 @@ impl Waiter {
     }
 
     /// Completes with the answer. Puts an attempt back that has no reply.
-    pub(in crate::lock) fn poll(&self, attempt: Option<Attempt>, cx: &Context<'_>) -> Poll<Answer> {
+    pub(crate) fn poll(&self, attempt: Option<Attempt>, cx: &Context<'_>) -> Poll<Answer> {
         let mut state = self.state.lock();
         if attempt.is_some() {
             state.attempt = attempt;
@@ -95,7 +95,7 @@ impl Waiter {
     /// # Errors
     ///
     /// Returns the answer if the acquire was dropped.
-    pub(in crate::lock) fn answer(&self, answer: Answer) -> Result<(), Answer> {
+    pub(crate) fn answer(&self, answer: Answer) -> Result<(), Answer> {
         let mut state = self.state.lock();
         if state.is_closed {
             return Err(answer);
@@ -111,7 +111,7 @@ impl Waiter {
     }
 
     /// Applies the drop of the acquire. Returns the answer that it has not received.
-    pub(in crate::lock) fn close(&self) -> Option<Answer> {
+    pub(crate) fn close(&self) -> Option<Answer> {
         let mut state = self.state.lock();
         state.is_closed = true;
         let (answer, waker, seat) = (state.answer.take(), state.waker.take(), state.seat.take());
@@ -121,7 +121,7 @@ impl Waiter {
     }
 
     /// Replaces the seat by what `change` returns. Returns `false` if that is none.
-    pub(in crate::lock) fn change_seat(&self, change: impl FnOnce(Seat) -> Option<Seat>) -> bool {
+    pub(crate) fn change_seat(&self, change: impl FnOnce(Seat) -> Option<Seat>) -> bool {
         let seat = self.state.lock().seat.take().and_then(change);
         let has_seat = seat.is_some();
         self.state.lock().seat = seat;

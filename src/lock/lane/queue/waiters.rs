@@ -9,9 +9,9 @@ use crate::lock::clock::Moment;
 use crate::lock::lease::claim::{Claim, Ticket};
 
 #[derive(Debug, Default)]
-pub(in crate::lock::lane) struct Waiters {
+pub(crate) struct Waiters {
     /// The acquire whose first attempt is in flight. It comes before all that queue.
-    pub(in crate::lock::lane) attempting: Option<Arc<Waiter>>,
+    pub(crate) attempting: Option<Arc<Waiter>>,
     /// Boxed because most lanes have no queue. A lane that had one keeps the box.
     queue: Option<Box<Queue>>,
 }
@@ -25,19 +25,19 @@ struct Queue {
 }
 
 impl Waiters {
-    pub(in crate::lock::lane) fn is_attempting(&self) -> bool {
+    pub(crate) fn is_attempting(&self) -> bool {
         self.attempting.is_some()
     }
 
     /// Adds a waiter for its turn.
-    pub(in crate::lock::lane) fn insert(&mut self, waiter: Arc<Waiter>) {
+    pub(crate) fn insert(&mut self, waiter: Arc<Waiter>) {
         let queue = self.queue.get_or_insert_default();
         let deadline = waiter.claim.deadline.moment();
         queue.deadline = earliest(queue.deadline, deadline);
         queue.waiters.insert(waiter.claim.ticket, waiter);
     }
 
-    pub(in crate::lock::lane) fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
         let is_it = |waiter: &mut Arc<Waiter>| waiter.claim.ticket == ticket;
         if let Some(waiter) = self.attempting.take_if(is_it) {
             return Some(waiter);
@@ -46,17 +46,14 @@ impl Waiters {
     }
 
     /// Removes and returns the waiters that `which` selects.
-    pub(in crate::lock::lane) fn remove_if(
-        &mut self,
-        which: impl Fn(&Claim) -> bool,
-    ) -> Vec<Arc<Waiter>> {
+    pub(crate) fn remove_if(&mut self, which: impl Fn(&Claim) -> bool) -> Vec<Arc<Waiter>> {
         let claims = self.iter().map(|waiter| &waiter.claim);
         let tickets: Vec<_> = claims.filter(|it| which(it)).map(|it| it.ticket).collect();
         let removed = tickets.into_iter().filter_map(|ticket| self.remove(ticket));
         removed.collect()
     }
 
-    pub(in crate::lock::lane) fn pop_first(&mut self) -> Option<Arc<Waiter>> {
+    pub(crate) fn pop_first(&mut self) -> Option<Arc<Waiter>> {
         if let Some(waiter) = self.attempting.take() {
             return Some(waiter);
         }
@@ -64,40 +61,40 @@ impl Waiters {
         Some(first)
     }
 
-    pub(in crate::lock::lane) fn first(&self) -> Option<&Waiter> {
+    pub(crate) fn first(&self) -> Option<&Waiter> {
         self.iter().next()
     }
 
     /// Returns the pace at which the queue advances. A lane without a queue so far has none.
-    pub(in crate::lock::lane) fn pace(&self) -> Option<&Pace> {
+    pub(crate) fn pace(&self) -> Option<&Pace> {
         Some(&self.queue.as_ref()?.pace)
     }
 
-    pub(in crate::lock::lane) fn pace_mut(&mut self) -> &mut Pace {
+    pub(crate) fn pace_mut(&mut self) -> &mut Pace {
         &mut self.queue.get_or_insert_default().pace
     }
 
-    pub(in crate::lock::lane) fn iter(&self) -> impl Iterator<Item = &Waiter> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiter> {
         let attempting = self.attempting.as_deref();
         attempting.into_iter().chain(self.queued())
     }
 
     /// Returns the waiters for their turns.
-    pub(in crate::lock::lane) fn queued(&self) -> impl Iterator<Item = &Waiter> {
+    pub(crate) fn queued(&self) -> impl Iterator<Item = &Waiter> {
         let queue = self.queue.iter().flat_map(|queue| queue.waiters.values());
         queue.map(|waiter| &**waiter)
     }
 
-    pub(in crate::lock::lane) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         usize::from(self.is_attempting()) + self.queue_len()
     }
 
-    pub(in crate::lock::lane) fn queue_len(&self) -> usize {
+    pub(crate) fn queue_len(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
     }
 
     /// Returns the number of waiters for their turns with this ticket or an earlier one.
-    pub(in crate::lock::lane) fn up_to(&self, ticket: Ticket) -> usize {
+    pub(crate) fn up_to(&self, ticket: Ticket) -> usize {
         let Some(queue) = &self.queue else { return 0 };
         match queue.waiters.last_key_value() {
             // Mostly the ticket is the latest one, and a queue can be long.
@@ -106,13 +103,13 @@ impl Waiters {
         }
     }
 
-    pub(in crate::lock::lane) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the first deadline of the waiters, or an earlier moment.
     #[inline]
-    pub(in crate::lock::lane) fn deadline(&self) -> Option<Moment> {
+    pub(crate) fn deadline(&self) -> Option<Moment> {
         let attempting = self.attempting.as_ref();
         let attempting = attempting.and_then(|it| it.claim.deadline.moment());
         let queue = self.queue.as_ref().and_then(|queue| queue.deadline);
@@ -120,7 +117,7 @@ impl Waiters {
     }
 
     /// Computes the first deadline again, after waiters have left.
-    pub(in crate::lock::lane) fn update_deadline(&mut self) {
+    pub(crate) fn update_deadline(&mut self) {
         if let Some(queue) = &mut self.queue {
             let waiters = queue.waiters.values();
             queue.deadline = waiters.filter_map(|it| it.claim.deadline.moment()).min();

@@ -36,7 +36,7 @@ pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
 /// The longest time for which a loop waits for its turn to contend for a permit. It then learns from its own attempt
 /// whether the backend replies.
-pub(in crate::lock) const LONGEST_FOR_TURN: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_FOR_TURN: Duration = Duration::from_secs(1);
 
 impl AcquireLoop {
     /// Waits for a turn to contend for a permit: at most for [`LONGEST_FOR_TURN`], or until the last attempt of the
