@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use self::awaited::Awaited;
 use super::engine::Engine;
-use crate::lock::lease::claim::Keep;
-use crate::lock::lease::held::Held;
+use crate::lock::lease::{Held, Keep};
 use crate::observe::Name;
 use crate::{Error, ErrorKind, LockKeys, Owner};
 

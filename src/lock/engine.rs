@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use uuid::Uuid;
 
 use super::clock::{AtomicMoment, Moment};
-use super::lease::LeaseNumber;
 use super::table::Lanes;
 use crate::backend::{
     BackendError, BackendErrorKind, BoxFuture, Capabilities, ErasedBackend, LeaseId,
 };
 use crate::key::KeyMap;
-use crate::lock::lane::Lane;
-use crate::lock::lane::queue::seats::{Seat, Seats};
+use crate::lock::lane::{Lane, Seat, Seats};
+use crate::lock::lease::LeaseNumber;
 use crate::observe::{RenewalOutage, Tally};
 use crate::task::{Runtime, with_caller_context, with_output};
 use crate::{Error, ErrorKind, LockKey, Owner};

@@ -1,14 +1,15 @@
 //! A lease that the backend granted to this process, and its renewals and hand-offs.
 //! The table of its renewals is in [`super`].
 
-pub(super) mod claim;
+mod claim;
 mod downgrading;
-pub(super) mod grant;
-pub(super) mod hand_offs;
-pub(super) mod held;
-pub(super) mod lost;
-pub(super) mod place;
-pub(super) mod released_to;
+mod grant;
+mod hand_offs;
+mod held;
+mod lost;
+mod number;
+mod place;
+mod released_to;
 mod renewal;
 
 use std::num::NonZeroU16;
@@ -19,7 +20,15 @@ use renewal::RenewalState;
 
 use super::clock::{Moment, Span};
 use crate::backend::{BackendError, LeaseId, Mode, Renewed};
-use claim::Terms;
+
+pub(crate) use claim::{Claim, Deadline, HoldId, Keep, QueuePosition, Terms, Ticket};
+pub(crate) use grant::Grant;
+pub(crate) use hand_offs::Kept;
+pub use held::Held;
+pub(crate) use lost::{Grants, Lost};
+pub(crate) use number::LeaseNumber;
+pub(crate) use place::{PLACE, QueuePlace};
+pub(crate) use released_to::ReleasedTo;
 
 /// A renewal is due when a third of the lease has passed, as in Redisson.
 const RENEW_AT: u32 = 3;
@@ -32,23 +41,6 @@ const LEAST_LEFT: Span = Span::new(Duration::from_millis(500));
 
 /// The fixed part of the drift.
 const DRIFT: Span = Span::new(Duration::from_millis(2));
-
-/// The number of a lease within its manager. The manager's part of the [`LeaseId`] is not stored,
-/// because it would be the same for every held lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LeaseNumber(u64);
-
-impl LeaseNumber {
-    /// Returns the number of a lease of this manager.
-    pub(crate) fn of(id: LeaseId) -> Self {
-        Self(id.number())
-    }
-
-    /// Returns the number as backends know it.
-    pub(crate) fn get(self) -> u64 {
-        self.0
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Lease {

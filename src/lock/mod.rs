@@ -20,7 +20,7 @@
 //!
 //! Each key has one *lane* per process ([`lane`]), and one for each owner that asks for a permit: a state machine under
 //! the mutex of its shard of the table ([`table`]). Acquires, guards and background tasks send it events. An event
-//! changes the state under the mutex and fills one [`Effects`](lane::effect::Effects) value;
+//! changes the state under the mutex and fills one [`Effects`](lane::Effects) value;
 //! [`dispatch`](tasks::dispatch) carries it out after the mutex is free. No other file answers a waiter, reports a release
 //! or wakes a loss future.
 //!
@@ -196,8 +196,8 @@ pub(crate) use engine::read_budget::{ReadBudget, ReadShare};
 pub use engine::trace_keys::TraceKeys;
 #[cfg(feature = "dashboard")]
 pub(crate) use lane::HeldBy;
-pub use lease::held::Held;
-pub(crate) use lease::lost::Lost;
+pub use lease::Held;
+pub(crate) use lease::Lost;
 pub use table::counts::Snapshot;
 #[cfg(feature = "dashboard")]
 pub(crate) use table::hot::HotKey;

@@ -8,9 +8,8 @@ use tokio::sync::Notify;
 
 use super::clock::Moment;
 use super::clock::timeout::until;
-use super::lane::Lane;
 use crate::LockKey;
-use crate::lock::lane::effect::Effects;
+use crate::lock::lane::{Effects, Lane};
 use crate::mutex::Mutex;
 use deadlines::{Deadlines, Entry};
 

@@ -9,18 +9,13 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::clock::{Clock, Moment, Span};
-use super::lane::Waiter;
-use super::lane::effect::Wakeup;
-use super::lease::LeaseNumber;
 use crate::backend::{
     AcquireRequest, Acquired, Backend, BackendError, BackendErrorKind, Capabilities, Contended,
     ForceReleased, HintSender, Hints, Holder, KeepRequest, LeaseId, Memory, Mode, Release,
     Released, ReleasedOrKept, Renewal, Renewed,
 };
-use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::queue::seats::Seats;
-use crate::lock::lease::claim::{Claim, Deadline, Terms, Ticket};
-use crate::lock::lease::grant::Grant;
+use crate::lock::lane::{Effects, Seats, Waiter, Wakeup, Work};
+use crate::lock::lease::{Claim, Deadline, Grant, LeaseNumber, Terms, Ticket};
 use crate::observe::{Name, RequestSpan};
 use crate::{LockKey, Owner};
 

@@ -7,10 +7,7 @@ use uuid::Uuid;
 
 use crate::backend::Mode;
 use crate::lock::clock::{Clock, Span};
-use crate::lock::lease::claim::{Claim, Deadline, Terms};
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::held::Held;
-use crate::lock::lease::lost::Grants;
+use crate::lock::lease::{Claim, Deadline, Grant, Grants, Held, Terms};
 use crate::observe::{Name, RequestSpan, Via};
 use crate::{FencingToken, LockKeys, Owner};
 

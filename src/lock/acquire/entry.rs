@@ -9,14 +9,10 @@ use crate::backend::{Acquired, Mode};
 use crate::lock::clock::Moment;
 use crate::lock::engine::home::Forked;
 use crate::lock::engine::{Engine, Shutdown};
-use crate::lock::lane::UNPOLLED;
-use crate::lock::lane::contending::attempt::Attempt;
-use crate::lock::lane::effect::Effects;
-use crate::lock::lane::queue::waiter::Given;
-use crate::lock::lane::{Entered, First, Lane, LastReply, OWN_TIMEOUT, Waiter};
-use crate::lock::lease::claim::{Claim, QueuePosition};
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lane::{
+    Attempt, Effects, Entered, First, Given, Lane, LastReply, OWN_TIMEOUT, UNPOLLED, Waiter,
+};
+use crate::lock::lease::{Claim, Grant, Lease, LeaseNumber, QueuePosition};
 use crate::lock::tasks::command::request;
 use crate::lock::tasks::contender::LONGEST_FOR_TURN;
 use crate::observe::Via;

@@ -19,8 +19,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::engine::options::{valid_lease, valid_permits, valid_wait};
 use crate::lock::engine::read_budget::ReadBudget;
-use crate::lock::lease::claim::{Claim, Deadline, HoldId, QueuePosition, Terms};
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::{Claim, Deadline, Grant, HoldId, QueuePosition, Terms};
 use crate::observe::{Name, Outcome, RequestSpan, WaitSpan};
 use crate::{ConfigError, Error, ErrorKind, LockKeys};
 

@@ -10,7 +10,7 @@ use crate::backend::Mode;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::lane::is_unanswered;
-use crate::lock::lease::claim::{Claim, Deadline, QueuePosition};
+use crate::lock::lease::{Claim, Deadline, QueuePosition};
 use crate::{Error, ErrorKind, LockKeys};
 
 /// An acquire of several keys, in their order.

@@ -8,7 +8,7 @@ use super::Engine;
 use super::unconfirmed::{BATCH, LAST_BACKOFF};
 use crate::backend::Release;
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::Grant;
 
 impl Engine {
     /// Returns the length of the turn in which the lease of a grant that ends now is kept, if its key comes back. Called

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::{Erased, Memory};
-use crate::lock::lane::effect::Effects;
+use crate::lock::lane::Effects;
 use crate::lock::tests::{Slow, key, number};
 
 #[test]

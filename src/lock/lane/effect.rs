@@ -11,10 +11,7 @@ use super::queue::waiter::{Given, Waiter};
 use crate::Error;
 use crate::backend::Renewal;
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::place::PLACE;
-use crate::lock::lease::released_to::ReleasedTo;
+use crate::lock::lease::{Grant, LeaseNumber, PLACE, ReleasedTo};
 
 /// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
 pub(crate) type Report = oneshot::Sender<Result<(), Error>>;

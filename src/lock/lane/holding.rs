@@ -12,8 +12,7 @@ pub(super) mod returning;
 use std::sync::Arc;
 
 use crate::lock::clock::Moment;
-use crate::lock::lease::claim::{Claim, HoldId};
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::{Claim, Grant, HoldId};
 
 use end::End;
 

@@ -13,20 +13,24 @@
 //! | `queue` | how acquires enter and leave the queue, whom a grant serves, the time until it is empty |
 
 mod checks;
-pub(super) mod contending;
-pub(super) mod effect;
-pub(super) mod few;
-pub(super) mod holding;
-pub(super) mod queue;
+mod contending;
+mod effect;
+mod few;
+mod holding;
+mod queue;
 mod state;
 #[cfg(test)]
 mod tests;
 
 pub(super) use checks::UNPOLLED;
+pub(super) use contending::attempt::{Attempt, Replied, unanswered};
 pub(super) use contending::attempting::PlaceChange;
+pub(super) use effect::{Effects, Loss, Outgoing, Report, Wakeup, Work};
+pub(super) use few::Few;
 pub(super) use holding::returning::{OWN_TIMEOUT, Order, ReleaseOrKeep};
 pub(super) use queue::entering::Entered;
-pub(super) use queue::waiter::Waiter;
+pub(super) use queue::seats::{Seat, Seats};
+pub(super) use queue::waiter::{Answer, Given, Waiter};
 #[cfg(feature = "dashboard")]
 pub(crate) use state::HeldBy;
 pub(super) use state::{First, Lane, LastReply, is_unanswered};

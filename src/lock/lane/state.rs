@@ -8,10 +8,8 @@ use super::effect::{Report, Wakeup};
 use crate::backend::{BackendError, Mode};
 use crate::lock::clock::{Moment, Span};
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
-use crate::lock::lease::claim::Claim;
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::place::QueuePlace;
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lease::Claim;
+use crate::lock::lease::{Grant, Lease, LeaseNumber, QueuePlace};
 use crate::{Error, ErrorKind, Owner};
 
 use super::holding::held_lease::HeldLease;

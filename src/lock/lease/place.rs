@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use super::LeaseNumber;
+use super::number::LeaseNumber;
 use crate::backend::Mode;
 use crate::lock::clock::Span;
 

@@ -7,8 +7,7 @@ use super::{Lanes, Shard};
 use crate::LockKey;
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::Effects;
-use crate::lock::lane::few::Few;
+use crate::lock::lane::{Effects, Few};
 use crate::lock::lease::LeaseNumber;
 
 /// A renewal that the watchdog has to send.

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use crate::backend::{AcquireRequest, BackendErrorKind, Contended, LeaseId};
 use crate::lock::engine::Engine;
-use crate::lock::lane::LastReply;
-use crate::lock::lane::contending::attempt::{Replied, unanswered};
-use crate::lock::lease::Lease;
-use crate::lock::lease::claim::Terms;
+use crate::lock::lane::{LastReply, Replied, unanswered};
+use crate::lock::lease::{Lease, Terms};
 use crate::{Error, LockKey};
 
 /// The outcome of an attempt.

@@ -24,13 +24,8 @@ use crate::jitter::jittered;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
-use crate::lock::lane::contending::attempt::Replied;
-use crate::lock::lane::effect::{Effects, Wakeup};
-use crate::lock::lane::{Lane, LastReply, PlaceChange};
-use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::Terms;
-use crate::lock::lease::place::{PLACE, QueuePlace};
-use crate::lock::lease::released_to::ReleasedTo;
+use crate::lock::lane::{Effects, Lane, LastReply, PlaceChange, Replied, Wakeup};
+use crate::lock::lease::{LeaseNumber, PLACE, QueuePlace, ReleasedTo, Terms};
 use crate::observe::WokenBy;
 use crate::{Error, ErrorKind, LockKey};
 

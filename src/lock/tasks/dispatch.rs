@@ -10,11 +10,8 @@ use super::{releaser, watchdog};
 use crate::lock::clock::Span;
 use crate::lock::engine::unconfirmed::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
-use crate::lock::lane::Lane;
-use crate::lock::lane::effect::{Effects, Loss, Outgoing, Work};
-use crate::lock::lane::few::Few;
-use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::{Claim, Deadline};
+use crate::lock::lane::{Effects, Few, Lane, Loss, Outgoing, Work};
+use crate::lock::lease::{Claim, Deadline, LeaseNumber};
 use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {

@@ -23,10 +23,8 @@ use tokio::sync::oneshot;
 use crate::backend::{BackendError, Mode, Renewal};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lane::effect::{Report, Wakeup};
-use crate::lock::lease::claim::HoldId;
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::lost::Lost;
+use crate::lock::lane::{Report, Wakeup};
+use crate::lock::lease::{Grant, HoldId, Lost};
 use crate::{Error, ErrorKind};
 
 /// The downgrade of a guard that has begun.

@@ -21,9 +21,7 @@ use crate::LockKey;
 use crate::backend::{Acquired, BackendError, Contended};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lane::Waiter;
-use crate::lock::lane::contending::attempt::{Attempt, Replied, unanswered};
-use crate::lock::lane::effect::Work;
+use crate::lock::lane::{Attempt, Replied, Waiter, Work, unanswered};
 
 /// Applies the reply to the lane. Returns the moment of the reply.
 pub(crate) fn replied(

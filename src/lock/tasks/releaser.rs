@@ -14,11 +14,8 @@ use crate::lock::clock::Moment;
 use crate::lock::engine::unconfirmed::LAST_BACKOFF;
 use crate::lock::engine::wake::TICK;
 use crate::lock::engine::{Engine, Shutdown};
-use crate::lock::lane::effect::{Effects, Outgoing, Report, Work};
-use crate::lock::lane::{Lane, Order, ReleaseOrKeep};
-use crate::lock::lease::claim::HoldId;
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::released_to::ReleasedTo;
+use crate::lock::lane::{Effects, Lane, Order, Outgoing, ReleaseOrKeep, Report, Work};
+use crate::lock::lease::{Grant, HoldId, ReleasedTo};
 use crate::observe::Reply;
 use crate::{Error, LockKey};
 

@@ -7,8 +7,7 @@ use crate::Error;
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
-use crate::lock::lease::claim::{HoldId, QueuePosition};
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::{Grant, HoldId, QueuePosition};
 use crate::observe::{self, GrantInfo, Loss, Name, Outcome};
 
 impl Engine {

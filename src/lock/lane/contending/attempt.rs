@@ -4,9 +4,7 @@ use std::fmt;
 
 use crate::backend::{Acquired, BackendError, BoxFuture, Contended, LATE};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::Terms;
-use crate::lock::lease::place::PLACE;
+use crate::lock::lease::{LeaseNumber, PLACE, Terms};
 
 /// Returns how long the backend may hold the lease of an attempt that has no reply, or its place in the queue.
 /// `ttl`: of the lease, from the moment at which the attempt takes effect.

@@ -4,10 +4,7 @@ use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
 use crate::lock::lane::state::{Lane, LastReply, Phase};
-use crate::lock::lease::claim::{Claim, Terms, Ticket};
-use crate::lock::lease::place::QueuePlace;
-use crate::lock::lease::released_to::ReleasedTo;
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lease::{Claim, Lease, LeaseNumber, QueuePlace, ReleasedTo, Terms, Ticket};
 use crate::observe::Via;
 use crate::{Error, LockKey};
 

@@ -21,9 +21,7 @@ use crate::backend::{BackendError, Downgraded, Mode, Renewal};
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Wakeup};
 use crate::lock::lane::state::{Lane, Phase};
-use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::claim::HoldId;
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::{Grant, HoldId, LeaseNumber};
 use crate::observe::LostReason;
 use crate::{ConfigError, Error, ErrorKind};
 

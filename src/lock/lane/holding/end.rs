@@ -1,8 +1,7 @@
 //! The end of a hold.
 
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lease::claim::Claim;
-use crate::lock::lease::{Lease, valid_until};
+use crate::lock::lease::{Claim, Lease, valid_until};
 
 /// The end of a hold. A lease that reaches the greatest of several ends reaches all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,10 +6,7 @@ use super::held_lease::{HeldLease, lose};
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Report, Work};
 use crate::lock::lane::state::{LATE_RELEASE, Lane, Phase, Returning, Sent};
-use crate::lock::lease::claim::{Claim, HoldId};
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::released_to::ReleasedTo;
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lease::{Claim, Grant, HoldId, Lease, LeaseNumber, ReleasedTo};
 use crate::observe::{LostReason, Via};
 use crate::{Error, ErrorKind, LockKey, Owner};
 

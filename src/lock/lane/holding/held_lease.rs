@@ -9,9 +9,7 @@ use super::{MAX_HOLD_COUNT, OwnerHolds};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::{Effects, Loss, Wakeup};
-use crate::lock::lease::Lease;
-use crate::lock::lease::claim::Claim;
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::{Claim, Grant, Lease};
 use crate::observe::{LostReason, Via};
 use crate::{ErrorKind, LockKey, Owner};
 

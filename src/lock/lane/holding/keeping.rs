@@ -4,8 +4,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Work};
 use crate::lock::lane::few::Few;
 use crate::lock::lane::state::{Lane, Phase, Returning, Sent};
-use crate::lock::lease::claim::Terms;
-use crate::lock::lease::{Lease, LeaseNumber};
+use crate::lock::lease::{Lease, LeaseNumber, Terms};
 use crate::observe::Via;
 
 impl Lane {

@@ -7,9 +7,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::lane::effect::{Effects, Outgoing, Work};
 use crate::lock::lane::queue::waiter::Waiter;
 use crate::lock::lane::state::{Lane, LastReply, Phase, Returning, Sent};
-use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::hand_offs::Kept;
-use crate::lock::lease::released_to::ReleasedTo;
+use crate::lock::lease::{Kept, LeaseNumber, ReleasedTo};
 use crate::observe::Via;
 use crate::{Error, ErrorKind, LockKey};
 

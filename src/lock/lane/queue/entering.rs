@@ -6,8 +6,7 @@ use super::has_patient_waiters;
 use crate::lock::clock::Moment;
 use crate::lock::lane::effect::Effects;
 use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
-use crate::lock::lease::claim::Claim;
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::{Claim, Grant};
 use crate::{Error, LockKey};
 
 /// The result of an acquire's entry.

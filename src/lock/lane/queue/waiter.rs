@@ -6,8 +6,7 @@ use std::task::{Context, Poll, Waker};
 use super::seats::Seat;
 use crate::Error;
 use crate::lock::lane::contending::attempt::Attempt;
-use crate::lock::lease::claim::Claim;
-use crate::lock::lease::grant::Grant;
+use crate::lock::lease::{Claim, Grant};
 use crate::mutex::Mutex;
 
 /// An acquire that waits: for the reply to its own first attempt, or for its turn.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::pace::Pace;
 use super::waiter::Waiter;
 use crate::lock::clock::Moment;
-use crate::lock::lease::claim::{Claim, Ticket};
+use crate::lock::lease::{Claim, Ticket};
 
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {

@@ -27,12 +27,9 @@ use super::state::*;
 use super::*;
 use crate::backend::{BackendError, Mode, Renewal, Renewed};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lease::Lease;
-use crate::lock::lease::claim::{Claim, Deadline, HoldId, Terms, Ticket};
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::hand_offs::Kept;
-use crate::lock::lease::place::{PLACE, QueuePlace};
-use crate::lock::lease::released_to::ReleasedTo;
+use crate::lock::lease::{
+    Claim, Deadline, Grant, HoldId, Kept, Lease, PLACE, QueuePlace, ReleasedTo, Terms, Ticket,
+};
 use crate::lock::tests::*;
 use crate::observe::Via;
 use crate::{Error, ErrorKind, FencingToken};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::Mode;
-use crate::lock::lease::place::QueuePlace;
+use crate::lock::lease::QueuePlace;
 
 #[tokio::test(start_paused = true)]
 async fn emptied_completes_with_last_lane() {

@@ -13,12 +13,8 @@ use tokio::time::timeout;
 
 use super::round::Round;
 use super::*;
-use crate::lock::lane::LastReply;
-use crate::lock::lane::few::Few;
-use crate::lock::lease::Lease;
-use crate::lock::lease::claim::{Claim, Deadline};
-use crate::lock::lease::grant::Grant;
-use crate::lock::lease::released_to::ReleasedTo;
+use crate::lock::lane::{Few, LastReply};
+use crate::lock::lease::{Claim, Deadline, Grant, Lease, ReleasedTo};
 use crate::lock::tests::{
     FIXED, MS, RENEWED, RESPONSE_TIMEOUT, SECOND, TOKENS, claim, number, waiter,
 };

@@ -11,7 +11,7 @@ use crate::LockManager;
 use crate::backend::{Backend as _, BackendError, BackendErrorKind, Erased, Memory, Mode};
 use crate::lock::clock::Span;
 use crate::lock::engine::options::Options;
-use crate::lock::lane::contending::attempt::unanswered;
+use crate::lock::lane::unanswered;
 use crate::lock::lease::valid_until;
 use crate::lock::tests::{MS, RENEWED, SECOND, Slow, key};
 use crate::task::Runtime;

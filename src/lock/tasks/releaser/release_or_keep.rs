@@ -9,12 +9,8 @@ use super::{count, release};
 use crate::LockKey;
 use crate::backend::{KeepRequest, Mode, Released, ReleasedOrKept};
 use crate::lock::engine::Engine;
-use crate::lock::lane::ReleaseOrKeep;
-use crate::lock::lane::contending::attempt::unanswered;
-use crate::lock::lease::LeaseNumber;
-use crate::lock::lease::hand_offs::Kept;
-use crate::lock::lease::place::{PLACE, QueuePlace};
-use crate::lock::lease::released_to::ReleasedTo;
+use crate::lock::lane::{ReleaseOrKeep, unanswered};
+use crate::lock::lease::{Kept, LeaseNumber, PLACE, QueuePlace, ReleasedTo};
 
 /// Returns the lease of `key` by a task of its own.
 pub(super) fn start_release_or_keep(engine: &Arc<Engine>, key: LockKey, order: ReleaseOrKeep) {

@@ -12,7 +12,7 @@ use crate::LockManager;
 use crate::backend::Erased;
 use crate::backend::Memory;
 use crate::lock::engine::options::Options;
-use crate::lock::lane::effect::Outgoing;
+use crate::lock::lane::Outgoing;
 use crate::lock::tests::{MS, RENEWED, SECOND, Slow, key, number};
 
 /// The command may have entered the queue of the backend.
