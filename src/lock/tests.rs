@@ -105,6 +105,7 @@ pub(super) fn granted(effects: Effects) -> Arc<Grant> {
         work,
         outlive_lane: _,
         left_attempt: _,
+        now: _,
     } = effects;
     assert!(rejections.is_empty() && losses.is_empty() && work.is_empty());
     assert_eq!(grants.len(), 1);

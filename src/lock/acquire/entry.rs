@@ -35,7 +35,7 @@ pub(crate) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         return Step::Done(outcome);
     }
     if claim.terms.mode == Mode::Permit && engine.recent.is_of_this_process() {
-        engine.event(key.stored(), Lane::end_keep);
+        engine.event(key.stored(), now, Lane::end_keep);
     }
     let mut entry = Entry {
         engine,
@@ -44,7 +44,7 @@ pub(crate) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         now,
         pending: None,
     };
-    match engine.event(key, |lane, effects| entry.start(lane, effects)) {
+    match engine.event(key, now, |lane, effects| entry.start(lane, effects)) {
         Ok(Some(grant)) => Step::Done(Ok(granted(engine, claim, grant))),
         Err(error) => Step::Done(Err(rejection(engine, key, claim, error))),
         Ok(None) => {
@@ -93,7 +93,9 @@ fn enter_other_mode(
 ) -> Option<Result<Arc<Grant>, Error>> {
     let owner = claim.owner;
     if claim.terms.mode != Mode::Permit {
-        let has_permit = engine.event(&key.permit_of(owner), |lane, _| lane.is_held_by(owner, now));
+        let has_permit = engine.event(&key.permit_of(owner), now, |lane, _| {
+            lane.is_held_by(owner, now)
+        });
         let kind = match claim.terms.mode {
             Mode::Shared => ErrorKind::KeyConflict,
             _ => ErrorKind::Upgrade,
@@ -101,7 +103,7 @@ fn enter_other_mode(
         return has_permit.then(|| Err(Error::new(kind)));
     }
     let lock = key.stored();
-    let entered = engine.event(lock, |lane, _| {
+    let entered = engine.event(lock, now, |lane, _| {
         if !lane.is_held_by(owner, now) {
             return None;
         }
@@ -128,7 +130,9 @@ pub(crate) fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Opti
         // No other acquire shares the flag.
         grant.settle()
     } else {
-        engine.event(grant.key(), |lane, _| lane.picked_up(&grant, claim.hold))
+        engine.event(grant.key(), engine.now(), |lane, _| {
+            lane.picked_up(&grant, claim.hold)
+        })
     };
     picked_up.then(|| granted(engine, claim, grant))
 }
@@ -228,7 +232,7 @@ impl Entry<'_> {
         // The bound is of the manager, but a later acquire joins this queue.
         let seat = seat.map_err(|full| full.with_retry_after(lane.free_in(now)))?;
         let waiter = Waiter::new(*self.claim, seat);
-        lane.enqueue(Arc::clone(&waiter), seen, now, effects);
+        lane.enqueue(Arc::clone(&waiter), seen, effects);
         self.wait(waiter, lane.position(self.claim.ticket), false);
         Ok(None)
     }
@@ -259,7 +263,7 @@ impl Entry<'_> {
             let forked = Error::new(ErrorKind::Unavailable).with_source(Forked);
             return Entered::Rejected(forked);
         }
-        lane.enter(self.key, claim, now, effects)
+        lane.enter(self.key, claim, effects)
     }
 }
 

@@ -136,7 +136,9 @@ impl LockGuard {
         let mut all = true;
         for guard in &mut guards {
             let grant = guard.held.grants.first();
-            if !engine.event(grant.key(), |lane, _| lane.join_group(grant, claim, now)) {
+            if !engine.event(grant.key(), now, |lane, _| {
+                lane.join_group(grant, claim, now)
+            }) {
                 // Nothing is left to release.
                 guard.engine = None;
                 all = false;

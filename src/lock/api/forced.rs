@@ -83,8 +83,8 @@ async fn force_here(
     let mut report = Some(report);
     let mut lanes = std::iter::once(key).chain(&permit);
     let until = lanes.find_map(|key| {
-        engine.event(key, |lane, effects| {
-            lane.force(owner, &mut report, now, effects)
+        engine.event(key, now, |lane, effects| {
+            lane.force(owner, &mut report, effects)
         })
     });
     let Some(until) = until else {

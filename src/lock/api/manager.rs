@@ -151,8 +151,8 @@ impl LockManager {
         let now = engine.now();
         for lane in engine.leases_of(&key).into_keys() {
             let seen = seen.get(&lane).copied().flatten();
-            engine.event(&lane, |lane, effects| {
-                lane.released_by_force(seen, now, effects);
+            engine.event(&lane, now, |lane, effects| {
+                lane.released_by_force(seen, effects);
             });
         }
         Ok(outcome == ForceReleased::Released)

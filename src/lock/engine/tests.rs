@@ -21,7 +21,7 @@ fn large_round_makes_small_batches() {
 async fn release_is_counted_before_its_task_starts() {
     let backend = Erased::new(Slow::default());
     let engine = Arc::new(Engine::new(backend, Options::default(), None));
-    let mut effects = Effects::default();
+    let mut effects = Effects::at(Moment::now());
     engine.lanes.with(&key(), &mut effects, |_, effects| {
         effects.leave(number(1));
     });

@@ -35,27 +35,25 @@ impl Lane {
     }
 
     /// Checks the lane. Returns the lease to renew, and for which TTL.
-    pub(crate) fn check(
-        &mut self,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> Option<(LeaseNumber, Duration)> {
-        self.expire(now, effects);
-        self.reject_late(now, effects);
-        let checks_first = self.next_check_of_first().is_some_and(|at| at <= now);
+    pub(crate) fn check(&mut self, effects: &mut Effects) -> Option<(LeaseNumber, Duration)> {
+        self.expire(effects);
+        self.reject_late(effects);
+        let checks_first = self
+            .next_check_of_first()
+            .is_some_and(|at| at <= effects.now);
         match &mut self.phase {
             Phase::Held(held_lease) => {
-                let ttl = held_lease.lease.start_renewal(now)?;
+                let ttl = held_lease.lease.start_renewal(effects.now)?;
                 Some((held_lease.lease.number(), ttl))
             }
-            Phase::Returning(returning) if matches!(returning.sent, Sent::Once { due, .. } if due <= now) =>
+            Phase::Returning(returning) if matches!(returning.sent, Sent::Once { due, .. } if due <= effects.now) =>
             {
                 returning.sent = Sent::Twice;
-                let outgoing = returning.outgoing(now);
+                let outgoing = returning.outgoing(effects.now);
                 effects.work.push(Work::ReturnAgain(outgoing));
                 None
             }
-            Phase::Returning(returning) if matches!(returning.sent, Sent::Kept { until } if until <= now) =>
+            Phase::Returning(returning) if matches!(returning.sent, Sent::Kept { until } if until <= effects.now) =>
             {
                 returning.surrender(effects);
                 None
@@ -64,8 +62,8 @@ impl Lane {
                 contender: Contender::FirstAttempt(first),
                 ..
             }) if checks_first => {
-                if first.due <= now {
-                    self.replace_task(now, effects);
+                if first.due <= effects.now {
+                    self.replace_task(effects);
                     effects.left_attempt = true;
                     return None;
                 }
@@ -74,7 +72,7 @@ impl Lane {
                 let unpolled = waiter.and_then(|it| Some((Arc::clone(it), it.take_attempt()?)));
                 first.unpolled_at = match &unpolled {
                     Some(_) => None,
-                    None => first.unpolled_at.map(|_| now + UNPOLLED),
+                    None => first.unpolled_at.map(|_| effects.now + UNPOLLED),
                 };
                 if let Some((waiter, attempt)) = unpolled {
                     effects.work.push(Work::FinishAttempt(waiter, attempt));

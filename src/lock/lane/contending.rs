@@ -10,7 +10,6 @@ use tokio::sync::Notify;
 use super::effect::{Effects, Wakeup, Work};
 use super::queue::waiter::Waiter;
 use super::state::{Contender, Contending, First, Lane, LastReply, Phase, YIELDING};
-use crate::lock::clock::Moment;
 use crate::lock::lease::{LeaseNumber, ReleasedTo, Ticket};
 use crate::{Error, ErrorKind};
 use attempt::unanswered;
@@ -22,7 +21,6 @@ impl Lane {
         &mut self,
         seen: LastReply,
         released_to: ReleasedTo,
-        now: Moment,
         effects: &mut Effects,
     ) {
         let wakeup = Arc::new(Notify::new());
@@ -34,7 +32,7 @@ impl Lane {
         let yields_until = match (&self.phase, released_to) {
             (Phase::Yielding { until }, _) => Some(*until),
             (Phase::Contending(contending), ReleasedTo::Nobody) => contending.yields_until,
-            (_, ReleasedTo::Queue { .. }) => Some(now + YIELDING),
+            (_, ReleasedTo::Queue { .. }) => Some(effects.now + YIELDING),
             _ => None,
         };
         self.phase = Phase::Contending(Contending {
@@ -50,27 +48,22 @@ impl Lane {
     }
 
     /// Begins to contend for the next waiter, or becomes idle. The lane holds no lease any more.
-    pub(super) fn contend_or_idle(
-        &mut self,
-        released_to: ReleasedTo,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        match self.first(now, effects) {
+    pub(super) fn contend_or_idle(&mut self, released_to: ReleasedTo, effects: &mut Effects) {
+        match self.first(effects) {
             None => {
                 if let Some(place) = released_to.place() {
                     effects.leave(place.lease);
                 }
                 self.phase = match released_to {
                     ReleasedTo::Queue { .. } => Phase::Yielding {
-                        until: now + YIELDING,
+                        until: effects.now + YIELDING,
                     },
                     ReleasedTo::Nobody | ReleasedTo::WithoutQueue => Phase::Idle,
                 };
             }
             Some(claim) => {
                 let released_to = released_to.for_mode(claim.terms.mode);
-                self.contend(LastReply::Busy(now), released_to, now, effects);
+                self.contend(LastReply::Busy(effects.now), released_to, effects);
             }
         }
     }
@@ -104,27 +97,16 @@ impl Lane {
 
     /// Applies the drop of a first attempt with its runtime, which has ended, and contends by a loop. Returns `false` if
     /// one has replaced it before.
-    pub(crate) fn abandon(
-        &mut self,
-        lease: LeaseNumber,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> bool {
+    pub(crate) fn abandon(&mut self, lease: LeaseNumber, effects: &mut Effects) -> bool {
         let awaits_reply = self.awaits_reply(lease);
         if awaits_reply {
-            self.replace_task(now, effects);
+            self.replace_task(effects);
         }
         awaits_reply
     }
 
     /// Applies the drop of an acquire loop with the home, which has ended: rejects all waiters.
-    pub(crate) fn abandon_all(
-        &mut self,
-        own: &Wakeup,
-        error: &Error,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn abandon_all(&mut self, own: &Wakeup, error: &Error, effects: &mut Effects) {
         // After a panic of code of the program in its last event, the next task may contend already.
         match &self.phase {
             Phase::Contending(Contending {
@@ -133,22 +115,22 @@ impl Lane {
             }) if Arc::ptr_eq(wakeup, own) => {}
             _ => return,
         }
-        self.reject_if(effects, |_| error.clone(), |_| true);
+        self.reject_if(effects, |_, _| error.clone(), |_| true);
         self.leave_backend(effects);
-        self.stop_contending(now);
+        self.stop_contending(effects.now);
     }
 
     /// Replaces a first attempt that does not run by an acquire loop, if a waiter is left.
-    pub(super) fn replace_task(&mut self, now: Moment, effects: &mut Effects) {
+    pub(super) fn replace_task(&mut self, effects: &mut Effects) {
         self.leave_backend(effects);
-        if self.first(now, effects).is_none() {
-            return self.stop_contending(now);
+        if self.first(effects).is_none() {
+            return self.stop_contending(effects.now);
         }
         let seen = std::mem::replace(&mut self.contending().seen, LastReply::Nothing);
         if let Some(waiter) = self.queue.attempting.take() {
-            self.begin_to_wait(waiter, now);
+            self.begin_to_wait(waiter, effects.now);
         }
-        self.contend(seen, ReleasedTo::Nobody, now, effects);
+        self.contend(seen, ReleasedTo::Nobody, effects);
     }
 
     /// Begins to contend in an idle lane, by the first attempt of `waiter` under `lease`.
@@ -176,22 +158,21 @@ impl Lane {
         &mut self,
         (ticket, sent): (Ticket, LeaseNumber),
         seen: LastReply,
-        now: Moment,
         effects: &mut Effects,
         may_wait: impl FnOnce() -> bool,
     ) {
         if let Some(waiter) = self.queue.remove(ticket) {
             if waiter.claim.deadline.is_one_attempt() {
-                effects.reject(waiter, seen.error(now));
+                effects.reject(waiter, seen.error(effects.now));
             } else if may_wait() {
-                self.begin_to_wait(waiter, now);
+                self.begin_to_wait(waiter, effects.now);
             } else {
-                let error = seen.error(now).into_kind(ErrorKind::TooManyWaiters);
+                let error = seen.error(effects.now).into_kind(ErrorKind::TooManyWaiters);
                 effects.reject(waiter, error);
             }
         }
-        self.rejected(sent, seen, PlaceChange::Out, now, effects);
-        self.replace_task(now, effects);
+        self.rejected(sent, seen, PlaceChange::Out, effects);
+        self.replace_task(effects);
     }
 
     /// Leaves the queue of the backend. The lease of an attempt in flight is released: its task may yet receive the grant.

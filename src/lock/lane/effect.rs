@@ -19,10 +19,11 @@ pub(crate) type Report = oneshot::Sender<Result<(), Error>>;
 /// Wakes and identifies the task of one acquire loop.
 pub(crate) type Wakeup = Arc<Notify>;
 
-/// The effects of one event. Most events have at most one of each.
+/// The moment of one event, and its effects. Most events have at most one of each.
 #[must_use]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Effects {
+    pub(crate) now: Moment,
     pub(crate) grants: Few<(Arc<Waiter>, Given)>,
     pub(crate) rejections: Few<(Arc<Waiter>, Error)>,
     /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
@@ -73,6 +74,21 @@ pub(crate) struct Outgoing {
 }
 
 impl Effects {
+    #[inline]
+    pub(crate) fn at(now: Moment) -> Self {
+        Self {
+            now,
+            grants: Few::Empty,
+            rejections: Few::Empty,
+            losses: Few::Empty,
+            reports: Few::Empty,
+            deadlines: Few::Empty,
+            work: Few::Empty,
+            outlive_lane: false,
+            left_attempt: false,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.grants.is_empty()
             && self.rejections.is_empty()

@@ -21,20 +21,14 @@ use waiters::Waiters;
 
 impl Lane {
     /// Adds a waiter. `seen` is the reply to its own last attempt.
-    pub(crate) fn enqueue(
-        &mut self,
-        waiter: Arc<Waiter>,
-        seen: LastReply,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn enqueue(&mut self, waiter: Arc<Waiter>, seen: LastReply, effects: &mut Effects) {
         let one_attempt = waiter.claim.deadline.is_one_attempt();
-        self.begin_to_wait(waiter, now);
+        self.begin_to_wait(waiter, effects.now);
         match self.phase {
-            Phase::Idle => self.contend(seen, ReleasedTo::Nobody, now, effects),
+            Phase::Idle => self.contend(seen, ReleasedTo::Nobody, effects),
             Phase::Yielding { .. } => {
                 // Without an attempt until its deadline, the waiter is behind others.
-                self.contend(LastReply::Busy(now), ReleasedTo::QUEUE, now, effects);
+                self.contend(LastReply::Busy(effects.now), ReleasedTo::QUEUE, effects);
             }
             // Wakes the task for an immediate attempt, even if it backs off or has lost its waiters.
             _ if one_attempt || self.queue.len() == 1 => self.wake_loop(),
@@ -67,12 +61,12 @@ impl Lane {
 
     /// Returns the claim of the first waiter whose deadline has not passed. Rejects earlier ones, whose
     /// futures are not polled.
-    pub(super) fn first(&mut self, now: Moment, effects: &mut Effects) -> Option<&Claim> {
+    pub(super) fn first(&mut self, effects: &mut Effects) -> Option<&Claim> {
         while let Some(first) = self.queue.first()
-            && first.claim.deadline.has_passed(now)
+            && first.claim.deadline.has_passed(effects.now)
             && let Some(waiter) = self.queue.pop_first()
         {
-            effects.reject(waiter, self.why_not(now));
+            effects.reject(waiter, self.why_not(effects.now));
         }
         self.queue.first().map(|first| &first.claim)
     }
@@ -86,13 +80,13 @@ impl Lane {
     pub(crate) fn reject_if(
         &mut self,
         effects: &mut Effects,
-        why: impl FnOnce(&mut Self) -> Error,
+        why: impl FnOnce(&mut Self, Moment) -> Error,
         which: impl Fn(&Claim) -> bool,
     ) {
         if !self.queue.iter().any(|waiter| which(&waiter.claim)) {
             return;
         }
-        let error = why(self);
+        let error = why(self, effects.now);
         for waiter in self.queue.remove_if(which) {
             effects.reject(waiter, error.clone());
         }
@@ -104,15 +98,18 @@ impl Lane {
 
     /// Rejects the waiters whose deadline has passed. Their futures have timers only if nothing
     /// ensures that the home runs.
-    pub(crate) fn reject_late(&mut self, now: Moment, effects: &mut Effects) {
-        if self.queue.deadline().is_none_or(|first| first > now) {
+    pub(crate) fn reject_late(&mut self, effects: &mut Effects) {
+        if self
+            .queue
+            .deadline()
+            .is_none_or(|first| first > effects.now)
+        {
             return;
         }
-        self.reject_if(
-            effects,
-            |lane| lane.why_not(now),
-            |claim| claim.deadline.has_passed(now),
-        );
+        let now = effects.now;
+        self.reject_if(effects, Self::why_not, |claim| {
+            claim.deadline.has_passed(now)
+        });
         self.queue.update_deadline();
     }
 
@@ -122,7 +119,6 @@ impl Lane {
         &mut self,
         granted: &Claim,
         grant: &Arc<Grant>,
-        now: Moment,
         effects: &mut Effects,
     ) {
         if granted.is_owner_fresh {
@@ -133,7 +129,7 @@ impl Lane {
                 unreachable!("BUG: companions share a grant");
             };
             let claim = waiter.claim;
-            match held_lease.nest(&claim, now) {
+            match held_lease.nest(&claim, effects.now) {
                 Some(Ok(_)) => {
                     held_lease.expect_pick_up(&claim);
                     effects.grant(waiter, grant, true);
@@ -146,23 +142,23 @@ impl Lane {
 
     /// Lets the first waiters share the lease, up to the first one that may not.
     #[inline]
-    pub(crate) fn admit(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
+    pub(crate) fn admit(&mut self, key: &LockKey, effects: &mut Effects) {
         if self.mode() == Mode::Shared {
-            self.admit_shared(key, now, effects);
+            self.admit_shared(key, effects);
         }
     }
 
-    fn admit_shared(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
-        while let Some(first) = self.first(now, effects).copied()
+    fn admit_shared(&mut self, key: &LockKey, effects: &mut Effects) {
+        while let Some(first) = self.first(effects).copied()
             && let Phase::Held(held_lease) = &mut self.phase
-            && held_lease.admits(&first, now)
+            && held_lease.admits(&first, effects.now)
             && let Some(waiter) = self.queue.pop_first()
         {
-            let grant = held_lease.join(key, &first, now);
+            let grant = held_lease.join(key, &first, effects.now);
             held_lease.expect_pick_up(&first);
-            self.queue.pace_mut().advance(now);
+            self.queue.pace_mut().advance(effects.now);
             effects.grant(waiter, &grant, true);
-            self.grant_companions(&first, &grant, now, effects);
+            self.grant_companions(&first, &grant, effects);
         }
     }
 }

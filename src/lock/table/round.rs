@@ -38,9 +38,9 @@ impl Lanes {
             let due = shard.lock().take_due(now, !round.renewals.is_empty());
             let mut renewals = Vec::new();
             for key in due {
-                let mut effects = Effects::default();
+                let mut effects = Effects::at(now);
                 self.with(&key, &mut effects, |lane, effects| {
-                    if let Some((lease, ttl)) = lane.check(now, effects) {
+                    if let Some((lease, ttl)) = lane.check(effects) {
                         renewals.push(DueRenewal {
                             key: key.clone(),
                             lease,
@@ -48,7 +48,7 @@ impl Lanes {
                             mode: lane.mode(),
                         });
                     }
-                    lane.admit(&key, now, effects);
+                    lane.admit(&key, effects);
                 });
                 // The watchdog reads its next deadline from the index.
                 effects.deadlines = Few::Empty;

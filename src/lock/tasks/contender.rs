@@ -24,7 +24,7 @@ use crate::jitter::jittered;
 use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::engine::home::HomeEnded;
-use crate::lock::lane::{Effects, Lane, LastReply, PlaceChange, Replied, Wakeup};
+use crate::lock::lane::{LastReply, PlaceChange, Replied, Wakeup};
 use crate::lock::lease::{LeaseNumber, PLACE, QueuePlace, ReleasedTo, Terms};
 use crate::observe::WokenBy;
 use crate::{Error, ErrorKind, LockKey};
@@ -135,13 +135,13 @@ impl AcquireLoop {
                     if let Some(by) = self.woken_by {
                         engine.tally.woken(by);
                     }
-                    return engine.event(key, |lane, effects| {
-                        lane.granted(key, lease, now, effects);
+                    return engine.event(key, now, |lane, effects| {
+                        lane.granted(key, lease, effects);
                     });
                 }
                 Outcome::Never(error) => {
-                    return engine.event(key, |lane, effects| {
-                        lane.refused_for_good(mode, &error, now, effects);
+                    return engine.event(key, now, |lane, effects| {
+                        lane.refused_for_good(mode, &error, effects);
                     });
                 }
                 Outcome::NotYet(seen) => {
@@ -151,8 +151,8 @@ impl AcquireLoop {
                         place != PlaceChange::Out && self.listens && self.poll_after.is_none();
                     let last_attempt = matches!(seen, LastReply::Busy(_)) && !is_notified;
                     let again_at = self.next_attempt(&seen, now);
-                    self.engine.event(&self.key, |lane, effects| {
-                        lane.rejected(sent, seen, place, now, effects);
+                    self.engine.event(&self.key, now, |lane, effects| {
+                        lane.rejected(sent, seen, place, effects);
                     });
                     if !self.pause(again_at, last_attempt).await {
                         return;
@@ -216,9 +216,10 @@ impl AcquireLoop {
         let Self { engine, key, .. } = self;
         let sent = LeaseNumber::of(engine.new_lease_id());
         let sent_at = engine.now();
-        let begin =
-            |lane: &mut Lane, effects: &mut Effects| lane.begin_attempt(sent, sent_at, effects);
-        let (lease, terms) = engine.event(key, begin)?;
+        let begun = engine.event(key, sent_at, |lane, effects| {
+            lane.begin_attempt(sent, effects)
+        });
+        let (lease, terms) = begun?;
         let request = request(key, engine.lease_id(lease), terms).with_listening(self.listens);
         let outcome = Arc::clone(&engine.backend).contend(request).await;
         let replied = Replied {
@@ -247,9 +248,10 @@ impl Drop for AcquireLoop {
         // The end of its runtime drops the task early, and another one would not run.
         self.engine.home.task_was_dropped();
         let error = Error::new(ErrorKind::Unavailable).with_source(HomeEnded);
-        self.engine.event(&self.key, |lane, effects| {
-            lane.abandon_all(&self.wakeup, &error, self.engine.now(), effects);
-        });
+        self.engine
+            .event(&self.key, self.engine.now(), |lane, effects| {
+                lane.abandon_all(&self.wakeup, &error, effects);
+            });
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::contender::AcquireLoop;
 use super::first_attempt::FirstAttempt;
 use super::{releaser, watchdog};
-use crate::lock::clock::Span;
+use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::unconfirmed::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::{Effects, Few, Lane, Loss, Outgoing, Work};
@@ -15,13 +15,14 @@ use crate::lock::lease::{Claim, Deadline, LeaseNumber};
 use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
-    /// Applies one event to the lane of `key`, and carries out its effects.
+    /// Applies an event at `now` to the lane of `key`, and carries out its effects.
     pub(crate) fn event<R>(
         self: &Arc<Self>,
         key: &LockKey,
+        now: Moment,
         event: impl FnOnce(&mut Lane, &mut Effects) -> R,
     ) -> R {
-        let mut effects = ManuallyDrop::new(Effects::default());
+        let mut effects = ManuallyDrop::new(Effects::at(now));
         let result = self.lanes.with(key, &mut effects, event);
         // Most events have no effects, and most effects are of one kind. The drop of each empty list would cost
         // more than these checks.
@@ -118,9 +119,9 @@ impl Engine {
         let is_rejected =
             |claim: &Claim| stage == Shutdown::Rejecting || claim.deadline == Deadline::Endless;
         for key in self.lanes.keys() {
-            self.event(&key, |lane, effects| {
-                lane.reject_if(effects, |_| error.clone(), is_rejected);
-                lane.admit(&key, now, effects);
+            self.event(&key, now, |lane, effects| {
+                lane.reject_if(effects, |_, _| error.clone(), is_rejected);
+                lane.admit(&key, effects);
             });
         }
         self.end_keeps();
@@ -130,7 +131,7 @@ impl Engine {
     pub(super) fn end_keeps(self: &Arc<Self>) {
         if self.recent.is_of_this_process() {
             for key in self.lanes.keys() {
-                self.event(&key, Lane::end_keep);
+                self.event(&key, self.now(), Lane::end_keep);
             }
         }
     }

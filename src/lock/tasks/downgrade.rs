@@ -56,7 +56,7 @@ impl Engine {
         for grant in grants {
             let wakeup = Wakeup::default();
             // After an error, the tasks of the earlier keys are dropped, which ends their reservations.
-            self.event(grant.key(), |lane, _| {
+            self.event(grant.key(), now, |lane, _| {
                 lane.reserve_downgrade(grant, hold, Arc::clone(&wakeup), now)
             })?;
             // Without its reservation, no other downgrade makes it shared.
@@ -125,8 +125,8 @@ struct Task {
 async fn run(mut task: Task, report: Report) {
     let outcome = task.run().await;
     task.is_over = true;
-    let key = task.grant.key();
-    (task.engine).event(key, |_, effects| effects.report(Some(report), outcome));
+    let (engine, key) = (&task.engine, task.grant.key());
+    engine.event(key, engine.now(), |_, it| it.report(Some(report), outcome));
 }
 
 impl Task {
@@ -135,7 +135,7 @@ impl Task {
         let key = grant.key();
         let (lease, ttl, sent_at) = loop {
             let now = engine.now();
-            match engine.event(key, |lane, _| lane.send_downgrade(grant, now))? {
+            match engine.event(key, now, |lane, _| lane.send_downgrade(grant, now))? {
                 Some((lease, ttl)) => break (lease, ttl, now),
                 None => self.wakeup.notified().await,
             }
@@ -145,9 +145,10 @@ impl Task {
         let outcome = Arc::clone(&engine.backend)
             .downgrade(downgrade.clone())
             .await;
-        engine.event(key, |lane, effects| {
-            let now = engine.now();
-            lane.downgraded(grant, &downgrade, sent_at, outcome, now, effects)
+        engine.event(key, engine.now(), |lane, effects| {
+            // A caller may have observed a loss since.
+            effects.now = engine.now();
+            lane.downgraded(grant, &downgrade, sent_at, outcome, effects)
         })
     }
 }
@@ -158,16 +159,17 @@ impl Drop for Task {
             return;
         }
         let Self { engine, grant, .. } = self;
+        let (key, now) = (grant.key(), engine.now());
         let Some((downgrade, sent_at)) = self.sent.take() else {
-            return engine.event(grant.key(), |lane, _| lane.cancel_downgrade(grant));
+            return engine.event(key, now, |lane, _| lane.cancel_downgrade(grant));
         };
         engine.home.task_was_dropped();
         let unknown = Err(BackendError::unknown(
             "the runtime of the downgrade has ended",
         ));
-        let outcome = engine.event(grant.key(), |lane, effects| {
-            let now = engine.now();
-            lane.downgraded(grant, &downgrade, sent_at, unknown, now, effects)
+        let outcome = engine.event(key, now, |lane, effects| {
+            effects.now = engine.now();
+            lane.downgraded(grant, &downgrade, sent_at, unknown, effects)
         });
         // The caller observes the loss of its guard.
         drop(outcome);

@@ -40,7 +40,7 @@ pub(crate) fn replied(
         outcome: outcome.map(Contended::of),
     };
     let outcome = judge(engine, key, replied);
-    let was_awaited = engine.event(key, |lane, effects| {
+    let was_awaited = engine.event(key, now, |lane, effects| {
         let is_awaited = lane.awaits_reply(number);
         match outcome {
             // A loop has replaced this attempt, so its lease is released.
@@ -50,16 +50,16 @@ pub(crate) fn replied(
                 effects.work.push(Work::ReleaseUnknown { lease, ttl });
             }
             _ if !is_awaited => {}
-            Outcome::Granted(lease) => lane.granted(key, lease, now, effects),
+            Outcome::Granted(lease) => lane.granted(key, lease, effects),
             Outcome::Never(error) => {
-                lane.refused_for_good(claim.terms.mode, &error, now, effects);
+                lane.refused_for_good(claim.terms.mode, &error, effects);
             }
             Outcome::NotYet(seen) => {
                 let attempt = (claim.ticket, number);
                 let limit = engine.options.max_waiters_per_key;
                 let seat = |seat| engine.add_permit_seat(seat, key, limit);
                 let may_wait = || !key.is_of_permit() || waiter.change_seat(seat);
-                lane.rejected_first(attempt, seen, now, effects, may_wait);
+                lane.rejected_first(attempt, seen, effects, may_wait);
             }
         }
         is_awaited
@@ -112,7 +112,7 @@ impl Drop for FirstAttempt {
         let (engine, key, lease) = (&self.engine, &self.key, self.attempt.lease);
         let now = engine.now();
         // The lease was released when another task replaced this one. The attempt may have taken effect since.
-        if !engine.event(key, |lane, effects| lane.abandon(lease, now, effects)) {
+        if !engine.event(key, now, |lane, effects| lane.abandon(lease, effects)) {
             engine.release_until_confirmed(key, lease, unanswered(self.waiter.claim.terms.ttl));
             engine.lanes.started();
         }

@@ -48,9 +48,9 @@ impl Engine {
         // The order is rare, so it is no part of the result, which every release moves.
         let mut keep = None;
         let is_awaited = report.is_some();
-        let (until, has_ended) = self.event(key, |lane, effects| {
+        let (until, has_ended) = self.event(key, now, |lane, effects| {
             let is_last = grant.holds() == 1;
-            let until = lane.release(grant, hold, report, now, effects);
+            let until = lane.release(grant, hold, report, effects);
             let has_ended = is_last && grant.holds() == 0 && !grant.is_marked_lost();
             // Most releases of nested holds, and all hand-offs, return nothing.
             if lane.is_returning() {
@@ -59,11 +59,10 @@ impl Engine {
                     && grant.keep.is_some()
                     && let Some(length) = self.keeps(grant, now)
                 {
-                    lane.keep(length, now, effects);
+                    lane.keep(length, effects);
                 }
                 let immediate = self.backend.immediate();
-                keep = immediate
-                    .and_then(|backend| return_now(self, &backend, key, lane, now, effects));
+                keep = immediate.and_then(|backend| return_now(self, &backend, key, lane, effects));
             }
             (until, has_ended)
         });
@@ -84,18 +83,17 @@ fn return_now(
     backend: &Immediate<'_>,
     key: &LockKey,
     lane: &mut Lane,
-    now: Moment,
     effects: &mut Effects,
 ) -> Option<ReleaseOrKeep> {
-    let order = lane.take_return(now, engine.stuck_at(now))?;
+    let order = lane.take_return(effects.now, engine.stuck_at(effects.now))?;
     // The return is the only work, and is done here. It owns nothing, so it needs no drop.
     let _done = ManuallyDrop::new(mem::take(&mut effects.work));
     match order {
         Order::Release(outgoing) => {
             let release = Release::new(key.clone(), engine.lease_id(outgoing.lease));
-            let outcome = Ok(backend.release(release, now.into()));
+            let outcome = Ok(backend.release(release, effects.now.into()));
             count(engine, &outcome);
-            settle(outgoing, lane, outcome, now, effects);
+            settle(outgoing, lane, outcome, effects);
             None
         }
         Order::ReleaseOrKeep(order) => Some(order),
@@ -115,8 +113,8 @@ fn count(engine: &Engine, outcome: &Result<Released, BackendError>) {
 pub(crate) fn enqueue(engine: &Arc<Engine>, key: &LockKey) {
     if let Some(backend) = engine.backend.immediate() {
         let now = engine.now();
-        let keep = engine.event(key, |lane, effects| {
-            return_now(engine, &backend, key, lane, now, effects)
+        let keep = engine.event(key, now, |lane, effects| {
+            return_now(engine, &backend, key, lane, effects)
         });
         if let Some(order) = keep {
             start_release_or_keep(engine, key.clone(), order);
@@ -185,7 +183,7 @@ async fn run(mut running: Running) {
         let now = engine.now();
         let due = engine.stuck_at(now);
         for key in round {
-            match engine.event(&key, |lane, _| lane.take_return(now, due)) {
+            match engine.event(&key, now, |lane, _| lane.take_return(now, due)) {
                 Some(Order::Release(outgoing)) => releases.push((key, outgoing)),
                 Some(Order::ReleaseOrKeep(order)) => {
                     let engine = Arc::clone(&engine);
@@ -255,8 +253,8 @@ async fn release(engine: Arc<Engine>, leases: Vec<(LockKey, Outgoing)>) {
         if outcome.is_ok() {
             (engine.home.unconfirmed).released_elsewhere(&key, outgoing.lease);
         }
-        engine.event(&key, |lane, effects| {
-            settle(outgoing, lane, outcome, now, effects);
+        engine.event(&key, now, |lane, effects| {
+            settle(outgoing, lane, outcome, effects);
         });
     }
 }
@@ -289,7 +287,6 @@ fn settle(
     outgoing: Outgoing,
     lane: &mut Lane,
     outcome: Result<Released, BackendError>,
-    now: Moment,
     effects: &mut Effects,
 ) {
     let lease = outgoing.lease;
@@ -298,14 +295,14 @@ fn settle(
         .map_or(ReleasedTo::Nobody, |released| ReleasedTo::by(*released));
     let was_returning = lane.is_returning();
     let (outcome, failed) = match outcome {
-        Ok(Released::NotHeld) => (lane.returned_absent(lease, now), None),
+        Ok(Released::NotHeld) => (lane.returned_absent(lease, effects.now), None),
         Ok(_) => (Ok(()), None),
         Err(error) => {
             effects.work.push(Work::ReleaseGranted(outgoing));
             (Err(Error::of_backend(error.clone())), Some(error))
         }
     };
-    lane.returned(lease, outcome, released_to, now, effects);
+    lane.returned(lease, outcome, released_to, effects);
     if let Some(error) = failed.filter(|_| was_returning) {
         lane.return_failed(error);
     }

@@ -95,7 +95,7 @@ impl Engine {
         let now = self.now();
         let left = failed.iter().filter_map(|(renewal, _)| {
             let until = |grant: &Arc<Grant>| grant.valid_until().since(now);
-            self.event(&renewal.key, |lane, _| lane.holders().map(until).max())
+            self.event(&renewal.key, now, |lane, _| lane.holders().map(until).max())
         });
         self.renewal_outage
             .failed(lease, failed.len(), left.min(), *cause);

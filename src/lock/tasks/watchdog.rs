@@ -190,7 +190,7 @@ async fn run(mut running: Running) {
 fn require_renewal(engine: &Arc<Engine>) {
     let now = engine.now();
     for key in engine.lanes.keys() {
-        engine.event(&key, |lane, _| lane.require_renewal(now));
+        engine.event(&key, now, |lane, _| lane.require_renewal(now));
     }
 }
 
@@ -230,8 +230,8 @@ async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore
     // Locks may have been released or lost during the wait, and must not be renewed.
     let now = engine.now();
     batch.retain(|renewal| {
-        engine.event(&renewal.key, |lane, effects| {
-            lane.still_wants(renewal, now, effects)
+        engine.event(&renewal.key, now, |lane, effects| {
+            lane.still_wants(renewal, effects)
         })
     });
     if batch.is_empty() {
@@ -247,10 +247,10 @@ async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore
             Ok(Renewed::NotHeld) => Reply::NotHeld,
             Err(_) => Reply::Failed,
         });
-        engine.event(&renewal.key, |lane, effects| {
+        engine.event(&renewal.key, now, |lane, effects| {
             // Reads the clock for each lane: a loss that a caller has observed must not be undone.
-            let now = engine.now();
-            lane.renewed(renewal, sent_at, outcome, now, effects);
+            effects.now = engine.now();
+            lane.renewed(renewal, sent_at, outcome, effects);
         });
     }
 }

@@ -108,9 +108,9 @@ impl PendingAcquire {
     /// Leaves the queue. Returns `false` if the acquire was granted or rejected concurrently.
     fn leave(&self, now: Moment) -> bool {
         let key = &self.key;
-        self.engine.event(key, |lane, effects| {
+        self.engine.event(key, now, |lane, effects| {
             let has_left = lane.leave(self.waiter.claim.ticket);
-            lane.admit(key, now, effects);
+            lane.admit(key, effects);
             has_left
         })
     }
@@ -122,7 +122,7 @@ impl PendingAcquire {
             Some(grant) if grant.is_held(now) => return Some(Ok(grant)),
             // This future was not polled before its deadline.
             None if claim.deadline.has_passed(now) => {
-                return Some(Err(engine.event(key, |lane, _| lane.why_not(now))));
+                return Some(Err(engine.event(key, now, |lane, _| lane.why_not(now))));
             }
             late => late,
         };
@@ -157,7 +157,7 @@ impl Future for PendingAcquire {
                     this.timer = None;
                     // The watchdog may not run.
                     let now = this.engine.now();
-                    let error = (this.engine).event(&this.key, |lane, _| lane.why_not(now));
+                    let error = (this.engine).event(&this.key, now, |lane, _| lane.why_not(now));
                     if !this.leave(now) {
                         // The concurrent grant or rejection wakes this future.
                         return Poll::Pending;

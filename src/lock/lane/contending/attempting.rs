@@ -36,10 +36,9 @@ impl Lane {
     pub(crate) fn begin_attempt(
         &mut self,
         fresh: LeaseNumber,
-        now: Moment,
         effects: &mut Effects,
     ) -> Option<(LeaseNumber, Terms)> {
-        let terms = self.first_waiter(now, effects)?.terms;
+        let terms = self.first_waiter(effects)?.terms;
         let place = self.contending().place;
         // The waiters of another mode or limit have left.
         if place.is_some_and(|place| (place.mode, place.limit) != (terms.mode, terms.limit)) {
@@ -52,8 +51,8 @@ impl Lane {
     }
 
     /// Begins a pause of the loop. Returns `None` as [`begin_attempt`](Self::begin_attempt).
-    pub(crate) fn pause(&mut self, now: Moment, effects: &mut Effects) -> Option<Pause> {
-        let deadline = self.first_waiter(now, effects)?.deadline.moment();
+    pub(crate) fn pause(&mut self, effects: &mut Effects) -> Option<Pause> {
+        let deadline = self.first_waiter(effects)?.deadline.moment();
         Some(Pause {
             deadline,
             at_once: self.wants_attempt_now(),
@@ -61,38 +60,32 @@ impl Lane {
         })
     }
 
-    fn first_waiter(&mut self, now: Moment, effects: &mut Effects) -> Option<Claim> {
-        let first = self.first(now, effects).copied();
+    fn first_waiter(&mut self, effects: &mut Effects) -> Option<Claim> {
+        let first = self.first(effects).copied();
         if first.is_none() {
             self.leave_backend(effects);
-            self.stop_contending(now);
+            self.stop_contending(effects.now);
         }
         first
     }
 
     /// Applies a granted attempt of the task.
-    pub(crate) fn granted(
-        &mut self,
-        key: &LockKey,
-        mut lease: Lease,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn granted(&mut self, key: &LockKey, mut lease: Lease, effects: &mut Effects) {
         let contending = self.contending();
         if contending.suspect {
-            lease.require_renewal(now);
+            lease.require_renewal(effects.now);
         }
         if contending.others_wait {
-            lease.take_turns(self.queue.len(), now);
+            lease.take_turns(self.queue.len(), effects.now);
         }
-        match self.first(now, effects) {
+        match self.first(effects) {
             Some(claim) if lease.fits(claim.terms) => {
-                self.hand_to_first(key, lease, Via::Backend, now, effects);
-                let why = |lane: &mut Self| lane.why_not(now);
-                self.reject_if(effects, why, |claim| claim.deadline.is_one_attempt());
+                self.hand_to_first(key, lease, Via::Backend, effects);
+                let which = |claim: &Claim| claim.deadline.is_one_attempt();
+                self.reject_if(effects, Self::why_not, which);
             }
             // The waiter has left, and the terms of the next one differ.
-            _ => self.begin_return(lease, None, now, effects),
+            _ => self.begin_return(lease, None, effects),
         }
     }
 
@@ -104,7 +97,6 @@ impl Lane {
         sent: LeaseNumber,
         seen: LastReply,
         place: PlaceChange,
-        now: Moment,
         effects: &mut Effects,
     ) {
         let contending = self.contending();
@@ -120,28 +112,25 @@ impl Lane {
         contending.attempt = None;
         // Tickets and leases share one sequence of numbers.
         let came_before = |ticket: Ticket| ticket < sent.get();
-        let why = |lane: &mut Self| lane.why_not(now);
-        self.reject_if(effects, why, |claim| {
+        self.reject_if(effects, Self::why_not, |claim| {
             claim.deadline.is_one_attempt() && (!busy || came_before(claim.ticket))
         });
     }
 
     /// Applies an error after which no attempt in `mode` can succeed: rejects its waiters and ends the task. Another
     /// one serves the other waiters.
-    pub(crate) fn refused_for_good(
-        &mut self,
-        mode: Mode,
-        error: &Error,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn refused_for_good(&mut self, mode: Mode, error: &Error, effects: &mut Effects) {
         self.contending().attempt = None;
-        self.reject_if(effects, |_| error.clone(), |claim| claim.terms.mode == mode);
+        self.reject_if(
+            effects,
+            |_, _| error.clone(),
+            |claim| claim.terms.mode == mode,
+        );
         self.leave_backend(effects);
         if self.queue.is_empty() {
             self.phase = Phase::Idle;
         } else {
-            self.contend(LastReply::Nothing, ReleasedTo::Nobody, now, effects);
+            self.contend(LastReply::Nothing, ReleasedTo::Nobody, effects);
         }
     }
 }

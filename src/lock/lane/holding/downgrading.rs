@@ -105,34 +105,33 @@ impl Lane {
         downgrade: &Renewal,
         sent_at: Moment,
         outcome: Result<Downgraded, BackendError>,
-        now: Moment,
         effects: &mut Effects,
     ) -> Result<(), Error> {
         let lost = Error::new(ErrorKind::Lost);
         match &mut self.phase {
             Phase::Held(held_lease) if held_lease.lease.is(downgrade.lease) => {
                 // A caller may have observed the loss, so this reply must not undo it.
-                if !held_lease.is_held(now) {
-                    held_lease.lease.give_up_renewal(now);
-                    self.end_overdue(now, effects);
+                if !held_lease.is_held(effects.now) {
+                    held_lease.lease.give_up_renewal(effects.now);
+                    self.end_overdue(effects);
                     return Err(lost);
                 }
                 let counter = match outcome {
                     Ok(Downgraded::Shared { counter }) => counter,
                     Ok(Downgraded::NotHeld) => {
-                        self.lose(LostReason::NotHeld, now, effects);
+                        self.lose(LostReason::NotHeld, effects);
                         return Err(lost);
                     }
                     Err(error) if error.may_have_taken_effect() => {
-                        held_lease.lease.give_up_renewal(now);
+                        held_lease.lease.give_up_renewal(effects.now);
                         (held_lease.grants())
                             .for_each(|it| lose(it, LostReason::Downgrade, effects));
                         let (lease, _) = self.take_lease();
-                        self.begin_return(lease, None, now, effects);
+                        self.begin_return(lease, None, effects);
                         return Err(lost.with_source(error));
                     }
                     Err(error) => {
-                        held_lease.lease.downgrade_refused(now);
+                        held_lease.lease.downgrade_refused(effects.now);
                         grant.set_downgraded(false);
                         held_lease.downgrading = None;
                         return Err(Error::of_backend(error));
@@ -140,18 +139,18 @@ impl Lane {
                 };
                 held_lease
                     .lease
-                    .downgraded(counter, downgrade.ttl, sent_at, now);
+                    .downgraded(counter, downgrade.ttl, sent_at, effects.now);
                 held_lease.downgrading = None;
                 grant.set_token(held_lease.lease.token());
                 held_lease.extend_grants();
                 held_lease.set_wanted(false, sent_at);
-                self.admit(&downgrade.key, now, effects);
+                self.admit(&downgrade.key, effects);
                 Ok(())
             }
             // The release waits for this reply.
             Phase::Returning(returning) if returning.lease.is(downgrade.lease) => {
-                returning.lease.give_up_renewal(now);
-                self.resume_return(&downgrade.key, now, effects);
+                returning.lease.give_up_renewal(effects.now);
+                self.resume_return(&downgrade.key, effects);
                 Err(lost)
             }
             // The lane no longer waits for this reply, but the downgrade may have extended the lease.

@@ -39,7 +39,6 @@ impl Lane {
         grant: &Arc<Grant>,
         hold: HoldId,
         report: Option<Report>,
-        now: Moment,
         effects: &mut Effects,
     ) -> Moment {
         // A withdrawn grant has no holds left.
@@ -51,15 +50,15 @@ impl Lane {
         let Some((until, holding)) = held else {
             grant.set_holds(holds);
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
-            return now;
+            return effects.now;
         };
         if holding.has_ended(hold) {
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
-            return now;
+            return effects.now;
         }
-        if now >= grant.valid_until() {
+        if effects.now >= grant.valid_until() {
             // The watchdog has not reported the loss yet.
-            self.expire(now, effects);
+            self.expire(effects);
             grant.set_holds(holds);
             effects.report(report, Err(Error::new(ErrorKind::Lost)));
             return until;
@@ -69,7 +68,7 @@ impl Lane {
             if holding.unnest(hold)
                 && let Phase::Held(held_lease) = &mut self.phase
             {
-                held_lease.follow_others(grant, now);
+                held_lease.follow_others(grant, effects.now);
                 effects.recheck(grant);
             }
             effects.report(report, Ok(()));
@@ -77,13 +76,13 @@ impl Lane {
         }
         // Other owners share the lease.
         if let Phase::Held(held_lease) = &mut self.phase
-            && held_lease.remove(grant.owner(), now)
+            && held_lease.remove(grant.owner(), effects.now)
         {
             effects.report(report, Ok(()));
             return until;
         }
         let (lease, _) = self.take_lease();
-        self.pass_on(grant.key(), lease, report, now, effects);
+        self.pass_on(grant.key(), lease, report, effects);
         until
     }
 
@@ -104,15 +103,14 @@ impl Lane {
         key: &LockKey,
         lease: Lease,
         report: Option<Report>,
-        now: Moment,
         effects: &mut Effects,
     ) {
-        match self.first(now, effects) {
-            Some(first) if lease.may_pass_to(first.terms, now) => {
+        match self.first(effects) {
+            Some(first) if lease.may_pass_to(first.terms, effects.now) => {
                 effects.report(report, Ok(()));
-                self.hand_to_first(key, lease, Via::HandOff, now, effects);
+                self.hand_to_first(key, lease, Via::HandOff, effects);
             }
-            _ => self.begin_return(lease, report, now, effects),
+            _ => self.begin_return(lease, report, effects),
         }
     }
 
@@ -122,7 +120,6 @@ impl Lane {
         key: &LockKey,
         lease: Lease,
         via: Via,
-        now: Moment,
         effects: &mut Effects,
     ) {
         let queued = !self.queue.is_attempting();
@@ -131,24 +128,24 @@ impl Lane {
         };
         // A first attempt waits for no turn.
         if queued {
-            self.queue.pace_mut().advance(now);
+            self.queue.pace_mut().advance(effects.now);
         }
         let claim = waiter.claim;
-        let grant = self.hold(key, lease, via, &claim, now);
+        let grant = self.hold(key, lease, via, &claim, effects.now);
         if let Phase::Held(held_lease) = &mut self.phase {
             held_lease.first.expect_pick_up(&claim);
         }
         effects.grant(waiter, &grant, queued);
-        self.grant_companions(&claim, &grant, now, effects);
-        self.admit(key, now, effects);
+        self.grant_companions(&claim, &grant, effects);
+        self.admit(key, effects);
         // A waiter for a single attempt queued as the first, and another acquire overtook it.
         while let Some(next) = self.queue.first()
             && next.claim.deadline.is_one_attempt()
             && let Some(waiter) = self.queue.pop_first()
         {
-            effects.reject(waiter, self.why_not(now));
+            effects.reject(waiter, self.why_not(effects.now));
             // It may have been ahead of those that may share the lease.
-            self.admit(key, now, effects);
+            self.admit(key, effects);
         }
     }
 
@@ -163,7 +160,6 @@ impl Lane {
         &mut self,
         mut lease: Lease,
         report: Option<Report>,
-        now: Moment,
         effects: &mut Effects,
     ) {
         // The release must follow the reply to a renewal in flight, so that it takes effect last.
@@ -171,7 +167,7 @@ impl Lane {
             effects.work.push(Work::Return);
         }
         lease.keep_until(None);
-        let forget_at = lease.expires_at().max(now + LATE_RELEASE);
+        let forget_at = lease.expires_at().max(effects.now + LATE_RELEASE);
         self.phase = Phase::Returning(Returning {
             forget_at,
             lease,
@@ -215,20 +211,15 @@ impl Lane {
     }
 
     /// Applies a forced release of the key. `seen` is the lease of this lane when the command was sent.
-    pub(crate) fn released_by_force(
-        &mut self,
-        seen: Option<LeaseNumber>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn released_by_force(&mut self, seen: Option<LeaseNumber>, effects: &mut Effects) {
         match &self.phase {
             // The lease was granted before or after the command took effect: a renewal shows which.
             Phase::Held(held_lease) if seen != Some(held_lease.lease.number()) => {
-                self.require_renewal(now);
+                self.require_renewal(effects.now);
             }
-            Phase::Contending(_) => self.require_renewal(now),
+            Phase::Contending(_) => self.require_renewal(effects.now),
             // The lease is gone, even if it was handed off to another owner since.
-            _ => self.lose(LostReason::Forced, now, effects),
+            _ => self.lose(LostReason::Forced, effects),
         }
     }
 
@@ -238,36 +229,35 @@ impl Lane {
         &mut self,
         owner: Owner,
         report: &mut Option<Report>,
-        now: Moment,
         effects: &mut Effects,
     ) -> Option<Moment> {
         let held_lease = self.held_lease_mut()?;
         let grant = Arc::clone(&held_lease.of_owner(owner)?.grant);
-        if !grant.is_held(now) {
+        if !grant.is_held(effects.now) {
             return None;
         }
         let report = report.take();
         lose(&grant, LostReason::Forced, effects);
         let until = held_lease.lease.expires_at();
-        if held_lease.remove(owner, now) {
+        if held_lease.remove(owner, effects.now) {
             effects.report(report, Ok(()));
             return Some(until);
         }
         let (lease, _) = self.take_lease();
-        self.begin_return(lease, report, now, effects);
+        self.begin_return(lease, report, effects);
         Some(until)
     }
 
     /// Applies the loss of the lease in the backend.
-    pub(crate) fn lose(&mut self, reason: LostReason, now: Moment, effects: &mut Effects) {
+    pub(crate) fn lose(&mut self, reason: LostReason, effects: &mut Effects) {
         match &mut self.phase {
             Phase::Held(_) => {
                 (self.holders()).for_each(|grant| lose(grant, reason, effects));
-                self.contend_or_idle(ReleasedTo::Nobody, now, effects);
+                self.contend_or_idle(ReleasedTo::Nobody, effects);
             }
             // The reply to a release in flight shows whether the loss came first.
             Phase::Returning(_) => {
-                self.require_renewal(now);
+                self.require_renewal(effects.now);
                 self.end_keep(effects);
             }
             Phase::Idle | Phase::Yielding { .. } | Phase::Contending(_) => {}
@@ -276,13 +266,13 @@ impl Lane {
 
     /// Ends the grants that were not picked up by their deadlines or that have reached their ends. Returns the lease, which
     /// the backend may hold a little longer, if none is left.
-    pub(crate) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn end_overdue(&mut self, effects: &mut Effects) {
         let Phase::Held(held_lease) = &mut self.phase else {
             return;
         };
-        if held_lease.end_overdue(now, effects) {
+        if held_lease.end_overdue(effects) {
             let (lease, _) = self.take_lease();
-            self.begin_return(lease, None, now, effects);
+            self.begin_return(lease, None, effects);
         }
     }
 }

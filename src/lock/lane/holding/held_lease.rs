@@ -289,12 +289,15 @@ impl HeldLease {
 
     /// Ends the holds that were not picked up by their deadlines, and the owners whose locks have ended. Returns `true` if no
     /// owner is left.
-    pub(crate) fn end_overdue(&mut self, now: Moment, effects: &mut Effects) -> bool {
-        if self.ends_by() > now {
+    pub(crate) fn end_overdue(&mut self, effects: &mut Effects) -> bool {
+        if self.ends_by() > effects.now {
             return false;
         }
         // One by one, many readers would take long.
-        if self.grants().all(|grant| now >= grant.valid_until()) {
+        if self
+            .grants()
+            .all(|grant| effects.now >= grant.valid_until())
+        {
             (self.grants()).for_each(|grant| lose(grant, grant.reason_by_clock(), effects));
             return true;
         }
@@ -308,15 +311,15 @@ impl HeldLease {
                 continue;
             };
             let grant = Arc::clone(&holding.grant);
-            let ended = holding.end_forgotten(now);
+            let ended = holding.end_forgotten(effects.now);
             if !ended.is_empty() {
                 grant.set_holds(grant.holds() - u32::try_from(ended.len()).unwrap_or(u32::MAX));
             }
-            let is_lost = now >= grant.valid_until();
+            let is_lost = effects.now >= grant.valid_until();
             if grant.holds() > 0 && !is_lost {
                 let unnested = ended.into_iter().map(|hold| holding.unnest(hold));
                 if unnested.fold(false, BitOr::bitor) {
-                    self.follow_others(&grant, now);
+                    self.follow_others(&grant, effects.now);
                     effects.recheck(&grant);
                 }
                 self.expect_end_of(owner);
@@ -325,7 +328,7 @@ impl HeldLease {
             if is_lost {
                 lose(&grant, grant.reason_by_clock(), effects);
             }
-            if !self.remove(owner, now) {
+            if !self.remove(owner, effects.now) {
                 return true;
             }
         }

@@ -10,7 +10,7 @@ use crate::observe::Via;
 impl Lane {
     /// Keeps the lease that this event has surrendered, for a turn of this length. After the turn, without tokens, or if
     /// other processes may wait, the backend decides whether it is kept.
-    pub(crate) fn keep(&mut self, length: Span, now: Moment, effects: &mut Effects) {
+    pub(crate) fn keep(&mut self, length: Span, effects: &mut Effects) {
         let Phase::Returning(returning) = &mut self.phase else {
             return;
         };
@@ -21,29 +21,23 @@ impl Lane {
         if !self.queue.is_empty() || returning.sent != Sent::Never {
             return;
         }
-        let until = now + length;
+        let until = effects.now + length;
         returning.lease.keep_until(Some(until));
-        if returning.lease.may_stay(turn_ends, now) {
+        if returning.lease.may_stay(turn_ends, effects.now) {
             // A key that did not come back for half of its time is released at the end of the turn.
-            if now + length / 2 <= turn_ends {
+            if effects.now + length / 2 <= turn_ends {
                 returning.lease.keep_until(None);
             }
             returning.stay(turn_ends.min(until), effects);
-        } else if turn_ends <= now {
+        } else if turn_ends <= effects.now {
             // The backend decides before the next acquire, however early that comes.
             returning.lease.end_hand_offs();
         }
     }
 
     /// Keeps a lease that the backend has kept, for the rest of the time.
-    pub(crate) fn keep_on(
-        &mut self,
-        lease: Lease,
-        until: Moment,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        self.begin_return(lease, None, now, effects);
+    pub(crate) fn keep_on(&mut self, lease: Lease, until: Moment, effects: &mut Effects) {
+        self.begin_return(lease, None, effects);
         if let Phase::Returning(returning) = &mut self.phase {
             returning.stay(until, effects);
         }

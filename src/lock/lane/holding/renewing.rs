@@ -11,19 +11,12 @@ use crate::observe::LostReason;
 impl Lane {
     /// Returns `true` if a renewal that waited for its turn is still needed, and ends it otherwise. An acquire reports no
     /// failure then, because no command failed.
-    pub(crate) fn still_wants(
-        &mut self,
-        renewal: &Renewal,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> bool {
+    pub(crate) fn still_wants(&mut self, renewal: &Renewal, effects: &mut Effects) -> bool {
         let wants = self.held_lease().is_some_and(|held_lease| {
-            held_lease.lease.is(renewal.lease) && now < held_lease.valid_until()
+            held_lease.lease.is(renewal.lease) && effects.now < held_lease.valid_until()
         });
         if !wants {
-            self.replied(renewal, Effective::No, now, effects, |lease| {
-                lease.retry_renewal(now);
-            });
+            self.replied(renewal, Effective::No, effects, Lease::retry_renewal);
         }
         wants
     }
@@ -34,7 +27,6 @@ impl Lane {
         renewal: &Renewal,
         sent_at: Moment,
         outcome: &Result<Renewed, BackendError>,
-        now: Moment,
         effects: &mut Effects,
     ) {
         let effective = match outcome {
@@ -43,7 +35,7 @@ impl Lane {
             Err(error) if error.may_have_taken_effect() => Effective::Yes,
             Err(_) => Effective::No,
         };
-        self.replied(renewal, effective, now, effects, |lease| {
+        self.replied(renewal, effective, effects, |lease, now| {
             lease.renewal_answered(renewal.ttl, sent_at, outcome, now);
         });
         match (&mut self.phase, outcome) {
@@ -51,12 +43,12 @@ impl Lane {
                 if let Ok(renewed) = outcome {
                     held_lease.set_wanted(*renewed == Renewed::Wanted, sent_at);
                 }
-                held_lease.ask_again(now);
-                self.admit(&renewal.key, now, effects);
+                held_lease.ask_again(effects.now);
+                self.admit(&renewal.key, effects);
             }
             // The release waited for this reply.
             (Phase::Returning(returning), Err(error)) if returning.lease.is(renewal.lease) => {
-                let trouble = || (now, LastReply::Trouble(error.clone()));
+                let trouble = || (effects.now, LastReply::Trouble(error.clone()));
                 returning.trouble.get_or_insert_with(trouble);
             }
             _ => {}
@@ -68,12 +60,12 @@ impl Lane {
         &mut self,
         renewal: &Renewal,
         effective: Effective,
-        now: Moment,
         effects: &mut Effects,
-        update: impl FnOnce(&mut Lease),
+        update: impl FnOnce(&mut Lease, Moment),
     ) {
         // A caller may have observed the loss, so this reply must not undo it.
-        let is_lost = matches!(&self.phase, Phase::Held(held_lease) if !held_lease.is_held(now));
+        let is_lost =
+            matches!(&self.phase, Phase::Held(held_lease) if !held_lease.is_held(effects.now));
         let lease = match &mut self.phase {
             Phase::Held(held_lease) => Some(&mut held_lease.lease),
             Phase::Returning(returning) => Some(&mut returning.lease),
@@ -87,12 +79,12 @@ impl Lane {
             }
             return;
         };
-        update(lease);
+        update(lease, effects.now);
         match &mut self.phase {
             Phase::Held(_) if effective == Effective::LeaseGone => {
-                self.lose(LostReason::NotHeld, now, effects);
+                self.lose(LostReason::NotHeld, effects);
             }
-            Phase::Held(_) if is_lost => self.end_overdue(now, effects),
+            Phase::Held(_) if is_lost => self.end_overdue(effects),
             Phase::Held(held_lease) => {
                 held_lease.extend_grants();
                 if let Some(Downgrading(wakeup)) = &held_lease.downgrading {
@@ -100,7 +92,7 @@ impl Lane {
                 }
             }
             // The release waits for this reply.
-            _ => self.resume_return(&renewal.key, now, effects),
+            _ => self.resume_return(&renewal.key, effects),
         }
     }
 }

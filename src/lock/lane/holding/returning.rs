@@ -115,13 +115,12 @@ impl Lane {
         number: LeaseNumber,
         outcome: Result<(), Error>,
         released_to: ReleasedTo,
-        now: Moment,
         effects: &mut Effects,
     ) {
         if let Some(returning) = self.returns(number) {
             let report = returning.report.take();
             effects.report(report, outcome);
-            self.contend_or_idle(released_to, now, effects);
+            self.contend_or_idle(released_to, effects);
         } else if let Some(place) = released_to.place() {
             // The lane no longer waits for this reply.
             effects.leave(place.lease);
@@ -143,7 +142,6 @@ impl Lane {
         key: &LockKey,
         number: LeaseNumber,
         kept: Kept,
-        now: Moment,
         effects: &mut Effects,
     ) {
         let may_be_lost = match self.returns(number).map(|it| it.sent) {
@@ -161,52 +159,52 @@ impl Lane {
             }
         };
         let (mut lease, report) = self.take_lease();
-        let stays_until = lease.stays_until().filter(|until| now < *until);
-        lease.keep(kept, now);
+        let stays_until = lease.stays_until().filter(|until| effects.now < *until);
+        lease.keep(kept, effects.now);
         if may_be_lost {
             lease.end_hand_offs();
-            return self.begin_return(lease, report, now, effects);
+            return self.begin_return(lease, report, effects);
         }
-        match (self.first(now, effects), stays_until) {
-            (Some(first), _) if lease.is_renewed_for(first.terms, now) => {
+        match (self.first(effects), stays_until) {
+            (Some(first), _) if lease.is_renewed_for(first.terms, effects.now) => {
                 effects.report(report, Ok(()));
                 let via = match kept.counter {
                     Some(_) => Via::Backend,
                     None => Via::HandOff,
                 };
-                self.hand_to_first(key, lease, via, now, effects);
+                self.hand_to_first(key, lease, via, effects);
             }
-            (None, Some(until)) => self.keep_on(lease, until, now, effects),
-            _ => self.begin_return(lease, report, now, effects),
+            (None, Some(until)) => self.keep_on(lease, until, effects),
+            _ => self.begin_return(lease, report, effects),
         }
     }
 
     /// Ends the return of a lease that must have expired, because its task ended with its runtime or does
     /// not run. Its `release` future ends when the lease expires, even if there is time for a late release.
-    pub(crate) fn forget_if_expired(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn forget_if_expired(&mut self, effects: &mut Effects) {
         let Phase::Returning(returning) = &mut self.phase else {
             return;
         };
-        if now < returning.next_end() {
+        if effects.now < returning.next_end() {
             return;
         }
         let report = returning.report.take();
         effects.report(report, Err(Error::new(ErrorKind::Unavailable)));
-        if now < returning.forget_at {
+        if effects.now < returning.forget_at {
             return;
         }
         // The backend still holds the lease if its clock was set back.
         if !matches!(returning.sent, Sent::Once { .. } | Sent::Twice) {
-            let outgoing = returning.outgoing(now);
+            let outgoing = returning.outgoing(effects.now);
             effects.work.push(Work::ReleaseGranted(outgoing));
         }
-        self.contend_or_idle(ReleasedTo::Nobody, now, effects);
+        self.contend_or_idle(ReleasedTo::Nobody, effects);
     }
 
     /// Continues the return after the reply to a renewal, or hands the lease off to the next waiter.
-    pub(crate) fn resume_return(&mut self, key: &LockKey, now: Moment, effects: &mut Effects) {
+    pub(crate) fn resume_return(&mut self, key: &LockKey, effects: &mut Effects) {
         let (lease, report) = self.take_lease();
-        self.pass_on(key, lease, report, now, effects);
+        self.pass_on(key, lease, report, effects);
     }
 }
 

@@ -23,21 +23,15 @@ pub(crate) enum Entered {
 
 impl Lane {
     /// Enters an acquire, or returns why it has to wait.
-    pub(crate) fn enter(
-        &mut self,
-        key: &LockKey,
-        claim: &Claim,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> Entered {
-        self.expire(now, effects);
+    pub(crate) fn enter(&mut self, key: &LockKey, claim: &Claim, effects: &mut Effects) -> Entered {
+        self.expire(effects);
         if let Phase::Held(_) = self.phase
-            && let Some(entered) = self.enter_held(key, claim, now)
+            && let Some(entered) = self.enter_held(key, claim, effects.now)
         {
             return entered.map_or_else(Entered::Rejected, Entered::Granted);
         }
         if self.is_returning()
-            && let Some(grant) = self.take_back(key, claim, now, effects)
+            && let Some(grant) = self.take_back(key, claim, effects)
         {
             return Entered::Granted(grant);
         }
@@ -58,7 +52,7 @@ impl Lane {
             }
             // Another owner holds the key or is ahead.
             Phase::Held(_) | Phase::Contending(_) | Phase::Returning(_) => {
-                Entered::Rejected(self.why_not(now))
+                Entered::Rejected(self.why_not(effects.now))
             }
         }
     }
@@ -69,13 +63,12 @@ impl Lane {
         &mut self,
         key: &LockKey,
         claim: &Claim,
-        now: Moment,
         effects: &mut Effects,
     ) -> Option<Arc<Grant>> {
         let Phase::Returning(returning) = &mut self.phase else {
             return None;
         };
-        let via = returning.taken_back(claim.terms, now);
+        let via = returning.taken_back(claim.terms, effects.now);
         let Some(via) = via.filter(|_| self.queue.is_empty()) else {
             returning.surrender(effects);
             return None;
@@ -83,7 +76,7 @@ impl Lane {
         let (lease, report) = self.take_lease();
         // No caller awaits a later report of its release.
         effects.report(report, Ok(()));
-        Some(self.hold(key, lease, via, claim, now))
+        Some(self.hold(key, lease, via, claim, effects.now))
     }
 
     /// Adds a hold to a lease that this process holds, or lets another owner share it. Returns `None` if the acquire has
@@ -117,14 +110,14 @@ impl Lane {
     /// Ends overdue holds or an expired return before an event reads the phase. The watchdog may be late or may
     /// have stopped.
     #[inline]
-    pub(crate) fn expire(&mut self, now: Moment, effects: &mut Effects) {
+    pub(crate) fn expire(&mut self, effects: &mut Effects) {
         match &self.phase {
-            Phase::Held(held_lease) if now >= held_lease.ends_by() => {
-                self.end_overdue(now, effects);
+            Phase::Held(held_lease) if effects.now >= held_lease.ends_by() => {
+                self.end_overdue(effects);
             }
-            Phase::Yielding { until } if now >= *until => self.phase = Phase::Idle,
+            Phase::Yielding { until } if effects.now >= *until => self.phase = Phase::Idle,
             Phase::Idle | Phase::Yielding { .. } | Phase::Held(_) | Phase::Contending(_) => {}
-            Phase::Returning(_) => self.forget_if_expired(now, effects),
+            Phase::Returning(_) => self.forget_if_expired(effects),
         }
     }
 }

@@ -44,7 +44,7 @@ fn first_attempt_without_reply_is_replaced() {
 
     // The replaced task may run again.
     assert!(!lane.lane.awaits_reply(number(1)));
-    let begun = lane.event(|lane, now, effects| lane.begin_attempt(number(4), now, effects));
+    let begun = lane.event(|lane, effects| lane.begin_attempt(number(4), effects));
     assert!(begun.0.is_some() && lane.lane.awaits_reply(number(4)));
 }
 

@@ -12,22 +12,21 @@ fn suspect_attempt() -> TestLane {
 
 pub(super) fn grant_by_task(lane: &mut TestLane, lease: u64) -> Effects {
     let lease = lane.lease(lease, 100, RENEWED);
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), lease, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.granted(&key(), lease, effects);
     });
     effects
 }
 
 fn begin_attempt(lane: &mut TestLane, lease: u64) -> Option<Terms> {
-    let (begun, effects) =
-        lane.event(|lane, now, effects| lane.begin_attempt(number(lease), now, effects));
+    let (begun, effects) = lane.event(|lane, effects| lane.begin_attempt(number(lease), effects));
     assert!(effects.is_empty());
     begun.map(|(_, terms)| terms)
 }
 
 pub(super) fn refuse(lane: &mut TestLane, attempt: u64, seen: LastReply) -> Effects {
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.rejected(number(attempt), seen, PlaceChange::Out, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.rejected(number(attempt), seen, PlaceChange::Out, effects);
     });
     effects
 }
@@ -91,13 +90,12 @@ fn refused_single_attempt_leaves_idle_lane() {
 #[test]
 fn dropped_first_attempt_is_replaced() {
     let (mut lane, _answer) = TestLane::attempting(claim(1, RENEWED));
-    let (drove, mut effects) =
-        lane.event(|lane, now, effects| lane.abandon(number(1), now, effects));
+    let (drove, mut effects) = lane.event(|lane, effects| lane.abandon(number(1), effects));
     assert!(drove);
     let lost_attempt = effects.work.remove(0);
     assert!(matches!(lost_attempt, Work::ReleaseUnknown { lease, .. } if lease == number(1)));
     contends(&mut effects);
-    let (drove, effects) = lane.event(|lane, now, effects| lane.abandon(number(1), now, effects));
+    let (drove, effects) = lane.event(|lane, effects| lane.abandon(number(1), effects));
     assert!(!drove && effects.is_empty());
 }
 
@@ -106,8 +104,8 @@ fn dropped_task_leaves_only_its_own_lane() {
     let (mut lane, wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     let error = Error::new(ErrorKind::Unavailable);
     let abandon = |lane: &mut TestLane, wakeup: &Wakeup| {
-        let ((), effects) = lane.event(|lane, now, effects| {
-            lane.abandon_all(wakeup, &error, now, effects);
+        let ((), effects) = lane.event(|lane, effects| {
+            lane.abandon_all(wakeup, &error, effects);
         });
         effects
     };
@@ -172,8 +170,7 @@ fn late_waiters_are_rejected_before_attempt() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(late);
     lane.queue(2, FIXED);
     lane.pass(2 * SECOND);
-    let (terms, effects) =
-        lane.event(|lane, now, effects| lane.begin_attempt(number(3), now, effects));
+    let (terms, effects) = lane.event(|lane, effects| lane.begin_attempt(number(3), effects));
     assert_eq!(
         (terms, effects.rejections.len()),
         (Some((number(3), FIXED)), 1)
@@ -211,8 +208,8 @@ fn hopeless_attempt_rejects_all_waiters() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
     lane.queue(2, RENEWED);
     let error = Error::new(ErrorKind::KeyConflict);
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.refused_for_good(Mode::Exclusive, &error, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.refused_for_good(Mode::Exclusive, &error, effects);
     });
     let rejections = effects.rejections.iter();
     let kinds: Vec<_> = rejections.map(|(_, error)| error.kind()).collect();
@@ -232,8 +229,8 @@ fn hopeless_attempt_keeps_waiters_of_other_mode() {
         lane.queue(ticket, terms);
     }
     let error = Error::new(ErrorKind::Refused);
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.refused_for_good(Mode::Shared, &error, now, effects);
+    let ((), mut effects) = lane.event(|lane, effects| {
+        lane.refused_for_good(Mode::Shared, &error, effects);
     });
     assert_eq!(effects.rejections.len(), 2);
     assert_eq!(lane.lane.waiters(), 2);

@@ -51,9 +51,8 @@ impl TestLane {
         outcome: Result<Downgraded, BackendError>,
     ) -> (Result<(), ErrorKind>, Effects) {
         let sent_at = self.now;
-        let (outcome, effects) = self.event(|lane, now, effects| {
-            lane.downgraded(grant, downgrade, sent_at, outcome, now, effects)
-        });
+        let (outcome, effects) = self
+            .event(|lane, effects| lane.downgraded(grant, downgrade, sent_at, outcome, effects));
         (outcome.map_err(|error| error.kind()), effects)
     }
 }

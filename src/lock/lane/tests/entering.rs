@@ -25,7 +25,7 @@ fn owner_of_lost_lock_queues() {
     let (mut lane, grant) = TestLane::held(FIXED);
     lane.pass(FIXED.ttl.get());
     let (entered, mut effects) =
-        lane.event(|lane, now, effects| lane.enter(&key(), &claim(1, FIXED), now, effects));
+        lane.event(|lane, effects| lane.enter(&key(), &claim(1, FIXED), effects));
     assert!(matches!(entered, Entered::Occupied));
     assert!(Arc::ptr_eq(&effects.losses[0].grant, &grant));
     returns(&mut effects);
@@ -91,7 +91,7 @@ fn taken_back_lease_is_reported_as_returned() {
     let (report, _reported) = oneshot::channel();
     returns(&mut lane.release_hold(&grant, 1, Some(report)));
     let (entered, effects) =
-        lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, RENEWED), now, effects));
+        lane.event(|lane, effects| lane.enter(&key(), &claim(2, RENEWED), effects));
     assert!(matches!(entered, Entered::Granted(_)));
     assert!(effects.reports[0].1.is_ok());
 }
@@ -107,9 +107,9 @@ fn single_attempt_joins_first_attempt_of_lane() {
 #[test]
 fn single_attempt_joins_later_one_unless_others_wait() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let ((), _effects) = lane.event(|lane, now, effects| {
-        let busy = LastReply::Busy(now);
-        lane.rejected(number(2), busy, PlaceChange::Out, now, effects);
+    let ((), _effects) = lane.event(|lane, effects| {
+        let busy = LastReply::Busy(effects.now);
+        lane.rejected(number(2), busy, PlaceChange::Out, effects);
     });
     assert!(matches!(lane.enter(once(3, &lane)), Entered::Rejected(_)));
     let _left = lane.lane.leave(1);

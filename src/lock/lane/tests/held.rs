@@ -93,8 +93,8 @@ fn lost_guard_changes_nothing_for_next_holder() {
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
     let _wakeup = contends(&mut lane.returned(1));
     let lease = lane.lease(2, 200, FIXED);
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), lease, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.granted(&key(), lease, effects);
     });
     let second = granted(effects);
 
@@ -174,12 +174,12 @@ fn release_beside_forced_one_reports_own_reply() {
             returns(&mut lane.release_hold(&grant, 1, Some(report)));
             assert!(lane.take_return().is_some());
             assert!(lane.forced(seen).is_empty());
-            let ((), effects) = lane.event(|lane, now, effects| {
+            let ((), effects) = lane.event(|lane, effects| {
                 let reply = match outcome {
                     Ok(()) => Ok(()),
-                    Err(_) => lane.returned_absent(number(1), now),
+                    Err(_) => lane.returned_absent(number(1), effects.now),
                 };
-                lane.returned(number(1), reply, ReleasedTo::Nobody, now, effects);
+                lane.returned(number(1), reply, ReleasedTo::Nobody, effects);
             });
             let reported = effects.reports[0].1.as_ref().copied();
             assert_eq!(reported.map_err(Error::kind), outcome);
@@ -189,7 +189,7 @@ fn release_beside_forced_one_reports_own_reply() {
 
 fn force(lane: &mut TestLane, owner: Owner) -> (Option<Moment>, Effects) {
     let report = oneshot::channel().0;
-    lane.event(|lane, now, effects| lane.force(owner, &mut Some(report), now, effects))
+    lane.event(|lane, effects| lane.force(owner, &mut Some(report), effects))
 }
 
 #[test]

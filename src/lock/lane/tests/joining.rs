@@ -21,7 +21,7 @@ fn for_second(ticket: Ticket, terms: Terms, lane: &TestLane) -> Claim {
 
 impl TestLane {
     fn admit(&mut self) -> Effects {
-        let ((), effects) = self.event(|lane, now, effects| lane.admit(&key(), now, effects));
+        let ((), effects) = self.event(|lane, effects| lane.admit(&key(), effects));
         effects
     }
 }

@@ -92,8 +92,8 @@ impl TestLane {
     /// Applies the rejection of the first attempt of the claim with this ticket, under lease 1.
     fn refuse_first(&mut self, ticket: Ticket, seen: LastReply) -> Effects {
         let attempt = (ticket, number(1));
-        let ((), effects) = self.event(|lane, now, effects| {
-            lane.rejected_first(attempt, seen, now, effects, || true);
+        let ((), effects) = self.event(|lane, effects| {
+            lane.rejected_first(attempt, seen, effects, || true);
         });
         effects
     }
@@ -116,8 +116,8 @@ impl TestLane {
     fn looping(claim: Claim) -> (Self, Wakeup, Arc<Waiter>) {
         let mut lane = Self::idle();
         let (waiter, answer) = waiter(claim);
-        let ((), mut effects) = lane.event(|lane, now, effects| {
-            lane.enqueue(waiter, LastReply::Nothing, now, effects);
+        let ((), mut effects) = lane.event(|lane, effects| {
+            lane.enqueue(waiter, LastReply::Nothing, effects);
         });
         let wakeup = contends(&mut effects);
         (lane, wakeup, answer)
@@ -128,12 +128,9 @@ impl TestLane {
         Lease::new(number(lease), counter, TOKENS, terms, self.now)
     }
 
-    fn event<R>(
-        &mut self,
-        event: impl FnOnce(&mut Lane, Moment, &mut Effects) -> R,
-    ) -> (R, Effects) {
-        let mut effects = Effects::default();
-        let result = event(&mut self.lane, self.now, &mut effects);
+    fn event<R>(&mut self, event: impl FnOnce(&mut Lane, &mut Effects) -> R) -> (R, Effects) {
+        let mut effects = Effects::at(self.now);
+        let result = event(&mut self.lane, &mut effects);
         (result, effects)
     }
 
@@ -143,8 +140,7 @@ impl TestLane {
 
     #[track_caller]
     fn enter(&mut self, claim: Claim) -> Entered {
-        let (entered, effects) =
-            self.event(|lane, now, effects| lane.enter(&key(), &claim, now, effects));
+        let (entered, effects) = self.event(|lane, effects| lane.enter(&key(), &claim, effects));
         assert!(effects.is_empty(), "{effects:?}");
         entered
     }
@@ -162,8 +158,8 @@ impl TestLane {
     #[track_caller]
     fn enqueue(&mut self, claim: Claim) -> Arc<Waiter> {
         let (waiter, answer) = waiter(claim);
-        let ((), effects) = self.event(|lane, now, effects| {
-            lane.enqueue(waiter, LastReply::Nothing, now, effects);
+        let ((), effects) = self.event(|lane, effects| {
+            lane.enqueue(waiter, LastReply::Nothing, effects);
         });
         assert!(effects.is_empty(), "{effects:?}");
         answer
@@ -186,7 +182,7 @@ impl TestLane {
         report: Option<oneshot::Sender<Result<(), Error>>>,
     ) -> Effects {
         let (_until, effects) =
-            self.event(|lane, now, effects| lane.release(grant, hold, report, now, effects));
+            self.event(|lane, effects| lane.release(grant, hold, report, effects));
         effects
     }
 
@@ -196,8 +192,8 @@ impl TestLane {
     }
 
     fn returned(&mut self, lease: u64) -> Effects {
-        let ((), effects) = self.event(|lane, now, effects| {
-            lane.returned(number(lease), Ok(()), ReleasedTo::Nobody, now, effects);
+        let ((), effects) = self.event(|lane, effects| {
+            lane.returned(number(lease), Ok(()), ReleasedTo::Nobody, effects);
         });
         effects
     }
@@ -209,16 +205,15 @@ impl TestLane {
             ttl: RENEWED.ttl,
             sent_at: self.now,
         };
-        let ((), effects) = self.event(|lane, now, effects| {
-            lane.kept(&key(), number(lease), kept, now, effects);
+        let ((), effects) = self.event(|lane, effects| {
+            lane.kept(&key(), number(lease), kept, effects);
         });
         effects
     }
 
     fn forced(&mut self, seen: Option<u64>) -> Effects {
         let seen = seen.map(number);
-        let ((), effects) =
-            self.event(|lane, now, effects| lane.released_by_force(seen, now, effects));
+        let ((), effects) = self.event(|lane, effects| lane.released_by_force(seen, effects));
         effects
     }
 
@@ -240,8 +235,7 @@ impl TestLane {
 
     /// Returns `true` if a renewal is sent that waited for its turn until `now`.
     fn still_wants(&mut self, renewal: &Renewal, now: Moment) -> bool {
-        let (wants, _) = self.event(|lane, _, effects| lane.still_wants(renewal, now, effects));
-        wants
+        (self.lane).still_wants(renewal, &mut Effects::at(now))
     }
 
     fn renewed(
@@ -250,8 +244,8 @@ impl TestLane {
         sent_at: Moment,
         outcome: Result<Renewed, BackendError>,
     ) -> Effects {
-        let ((), effects) = self.event(|lane, now, effects| {
-            lane.renewed(renewal, sent_at, &outcome, now, effects);
+        let ((), effects) = self.event(|lane, effects| {
+            lane.renewed(renewal, sent_at, &outcome, effects);
         });
         effects
     }

@@ -133,9 +133,9 @@ fn estimate_without_waiters_is_never_reused() {
 #[test]
 fn estimate_of_other_process_ends_with_its_lease() {
     let (mut lane, _wakeup, _answer) = TestLane::looping(claim(1, RENEWED));
-    let ((), effects) = lane.event(|lane, now, effects| {
-        let busy = LastReply::Busy(now + 40 * MS);
-        lane.rejected(number(2), busy, PlaceChange::Out, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        let busy = LastReply::Busy(effects.now + 40 * MS);
+        lane.rejected(number(2), busy, PlaceChange::Out, effects);
     });
     assert!(effects.is_empty());
     // The waiter is expected to hold for 100 ms.

@@ -15,15 +15,15 @@ const fn permit(limit: u16) -> Terms {
 /// Returns a lane whose first claim, below the limit 3, waits in the queue of the backend under lease 3.
 fn queued() -> (TestLane, Wakeup, Arc<Waiter>) {
     let (mut lane, wakeup, answer) = TestLane::looping(claim(1, permit(3)));
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.begin_attempt(number(3), now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.begin_attempt(number(3), effects);
         let place = PlaceChange::In(QueuePlace {
             lease: number(3),
             mode: Mode::Permit,
             limit: NonZeroU16::new(3),
         });
-        let busy = LastReply::Busy(now + SECOND);
-        lane.rejected(number(3), busy, place, now, effects);
+        let busy = LastReply::Busy(effects.now + SECOND);
+        lane.rejected(number(3), busy, place, effects);
     });
     assert!(effects.is_empty(), "{effects:?}");
     (lane, wakeup, answer)
@@ -47,8 +47,8 @@ fn permit_below_larger_limit_is_surrendered() {
         lane.queue(2, permit(limit));
         assert!(lane.lane.leave(1));
         let lease = lane.lease(3, 100, permit(3));
-        let ((), effects) = lane.event(|lane, now, effects| {
-            lane.granted(&key(), lease, now, effects);
+        let ((), effects) = lane.event(|lane, effects| {
+            lane.granted(&key(), lease, effects);
         });
         assert_eq!(effects.grants.len(), usize::from(is_granted), "{limit}");
         assert_eq!(lane.is_held(), is_granted);
@@ -62,8 +62,7 @@ fn place_of_other_limit_is_left() {
         let (mut lane, _wakeup, _answer) = queued();
         lane.queue(2, permit(limit));
         assert!(lane.lane.leave(1));
-        let (begun, effects) =
-            lane.event(|lane, now, effects| lane.begin_attempt(number(4), now, effects));
+        let (begun, effects) = lane.event(|lane, effects| lane.begin_attempt(number(4), effects));
         let lease = number(if kept { 3 } else { 4 });
         assert_eq!(begun.map(|(lease, _)| lease), Some(lease), "{limit}");
         assert_eq!(effects.work.is_empty(), kept);

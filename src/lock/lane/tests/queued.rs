@@ -4,16 +4,15 @@ use super::*;
 use crate::lock::lease::LeaseNumber;
 
 fn contend_as(lane: &mut TestLane, fresh: u64) -> Option<LeaseNumber> {
-    let (begun, effects) =
-        lane.event(|lane, now, effects| lane.begin_attempt(number(fresh), now, effects));
+    let (begun, effects) = lane.event(|lane, effects| lane.begin_attempt(number(fresh), effects));
     assert!(effects.is_empty(), "{effects:?}");
     begun.map(|(lease, _)| lease)
 }
 
 fn refuse(lane: &mut TestLane, sent: u64, place: PlaceChange) -> Effects {
-    let ((), effects) = lane.event(|lane, now, effects| {
-        let busy = LastReply::Busy(now + SECOND);
-        lane.rejected(number(sent), busy, place, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        let busy = LastReply::Busy(effects.now + SECOND);
+        lane.rejected(number(sent), busy, place, effects);
     });
     effects
 }
@@ -30,8 +29,8 @@ fn queued() -> (TestLane, Wakeup, Arc<Waiter>) {
 fn yield_to(lane: &mut TestLane, grant: &Arc<Grant>, released_to: ReleasedTo) -> Effects {
     returns(&mut lane.release(grant));
     assert!(lane.take_return().is_some());
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.returned(number(1), Ok(()), released_to, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.returned(number(1), Ok(()), released_to, effects);
     });
     effects
 }
@@ -67,8 +66,7 @@ fn attempts_in_queue_share_lease() {
 fn last_waiter_leaves_queue() {
     let (mut lane, _wakeup, _answer) = queued();
     assert!(lane.lane.leave(1));
-    let (begun, mut effects) =
-        lane.event(|lane, now, effects| lane.begin_attempt(number(4), now, effects));
+    let (begun, mut effects) = lane.event(|lane, effects| lane.begin_attempt(number(4), effects));
     assert!(begun.is_none() && lane.lane.is_idle());
     leaves(&mut effects, 3);
 }
@@ -85,8 +83,8 @@ fn next_waiter_inherits_place() {
 fn permanent_error_leaves_queue() {
     let (mut lane, _wakeup, _answer) = queued();
     let error = Error::new(ErrorKind::Refused);
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.refused_for_good(Mode::Exclusive, &error, now, effects);
+    let ((), mut effects) = lane.event(|lane, effects| {
+        lane.refused_for_good(Mode::Exclusive, &error, effects);
     });
     assert_eq!(std::mem::take(&mut effects.rejections).len(), 1);
     leaves(&mut effects, 3);
@@ -95,8 +93,7 @@ fn permanent_error_leaves_queue() {
 /// Drops the task with its home, and returns the effects besides this number of rejections.
 fn abandon(lane: &mut TestLane, wakeup: &Wakeup, waiters: usize) -> Effects {
     let error = Error::new(ErrorKind::Unavailable);
-    let ((), mut effects) =
-        lane.event(|lane, now, effects| lane.abandon_all(wakeup, &error, now, effects));
+    let ((), mut effects) = lane.event(|lane, effects| lane.abandon_all(wakeup, &error, effects));
     assert_eq!(std::mem::take(&mut effects.rejections).len(), waiters);
     effects
 }
@@ -137,8 +134,8 @@ fn acquire_after_transfer_enters_queue() {
     assert!(!lane.lane.is_idle());
     assert!(matches!(lane.enter(claim(2, RENEWED)), Entered::Occupied));
     let (waiter, _answer) = waiter(claim(2, RENEWED));
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.enqueue(waiter, LastReply::Nothing, now, effects);
+    let ((), mut effects) = lane.event(|lane, effects| {
+        lane.enqueue(waiter, LastReply::Nothing, effects);
     });
     assert!(matches!(work(&mut effects), Work::Contend(_, released_to) if released_to == BEHIND));
 }
@@ -149,8 +146,8 @@ fn waiting_after_transfer() -> (TestLane, Wakeup) {
     assert!(yield_to(&mut lane, &grant, BEHIND).is_empty());
     lane.pass(15 * MS);
     let (waiter, _answer) = waiter(claim(2, RENEWED));
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.enqueue(waiter, LastReply::Nothing, now, effects);
+    let ((), mut effects) = lane.event(|lane, effects| {
+        lane.enqueue(waiter, LastReply::Nothing, effects);
     });
     let wakeup = contends(&mut effects);
     (lane, wakeup)
@@ -244,8 +241,8 @@ fn place_without_waiters_is_left() {
 fn place_in_late_reply_is_left() {
     let mut lane = TestLane::idle();
     let place = behind(place(9));
-    let ((), mut effects) = lane.event(|lane, now, effects| {
-        lane.returned(number(1), Ok(()), place, now, effects);
+    let ((), mut effects) = lane.event(|lane, effects| {
+        lane.returned(number(1), Ok(()), place, effects);
     });
     leaves(&mut effects, 9);
 }

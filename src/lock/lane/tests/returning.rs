@@ -216,9 +216,9 @@ fn rejected_renewal_before_return_is_misconfigured() {
 fn waiter_of_failed_return_sees_its_error() {
     let (mut lane, _reported) = keeping();
     let error = || BackendError::refused(BackendErrorKind::Unavailable, "NOREPLICAS");
-    let ((), effects) = lane.event(|lane, now, effects| {
+    let ((), effects) = lane.event(|lane, effects| {
         let (lease, failed) = (number(1), Err(Error::of_backend(error())));
-        lane.returned(lease, failed, ReleasedTo::Nobody, now, effects);
+        lane.returned(lease, failed, ReleasedTo::Nobody, effects);
         lane.return_failed(error());
     });
     assert!(effects.reports[0].1.is_err());

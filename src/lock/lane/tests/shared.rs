@@ -83,7 +83,7 @@ fn waiter_stops_joins_until_it_leaves() {
     assert!(lane.is_refused(claim(3, SHARED)));
     let reader = lane.enqueue(claim(3, SHARED));
     assert!(lane.lane.leave(2));
-    let ((), mut effects) = lane.event(|lane, now, effects| lane.admit(&key(), now, effects));
+    let ((), mut effects) = lane.event(|lane, effects| lane.admit(&key(), effects));
     assert_eq!(effects.grants.len(), 1);
     let granted = effects.grants.remove(0);
     assert_served(granted, &reader);
@@ -199,8 +199,7 @@ fn owner_past_own_limit_joins_lease_again() {
         hold: 3,
         ..claim(2, SHARED)
     };
-    let (entered, effects) =
-        lane.event(|lane, now, effects| lane.enter(&key(), &again, now, effects));
+    let (entered, effects) = lane.event(|lane, effects| lane.enter(&key(), &again, effects));
     let Entered::Granted(grant) = entered else {
         panic!("{entered:?}");
     };
@@ -261,7 +260,7 @@ fn owner_past_end_of_remaining_hold_joins_again() {
     lane.pass(2 * SECOND);
     assert!(!ended.is_held(lane.now));
     let (entered, effects) =
-        lane.event(|lane, now, effects| lane.enter(&key(), &nested(4, SHARED), now, effects));
+        lane.event(|lane, effects| lane.enter(&key(), &nested(4, SHARED), effects));
     assert!(matches!(entered, Entered::Granted(_)), "{entered:?}");
     assert!(!ended.is_held(lane.now));
     assert_eq!(effects.losses.len(), 1);
@@ -292,13 +291,13 @@ fn granted_attempt_serves_adjacent_readers() {
     for (ticket, terms) in [(2, SHARED), (3, RENEWED), (4, SHARED)] {
         let (waiter, answer) = waiter(claim(ticket, terms));
         drop(answer);
-        let ((), _effects) = lane.event(|lane, now, effects| {
-            lane.enqueue(waiter, LastReply::Nothing, now, effects);
+        let ((), _effects) = lane.event(|lane, effects| {
+            lane.enqueue(waiter, LastReply::Nothing, effects);
         });
     }
     let lease = lane.lease(1, 100, SHARED);
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), lease, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.granted(&key(), lease, effects);
     });
     let granted: Vec<_> = effects
         .grants
@@ -322,16 +321,16 @@ fn rejected_single_attempt_admits_readers_behind_it() {
         for claim in [once(2, lane), claim(3, SHARED)] {
             let (waiter, answer) = waiter(claim);
             drop(answer);
-            let ((), _effects) = lane.event(|lane, now, effects| {
-                lane.enqueue(waiter, LastReply::Nothing, now, effects);
+            let ((), _effects) = lane.event(|lane, effects| {
+                lane.enqueue(waiter, LastReply::Nothing, effects);
             });
         }
     };
     let (mut lane, _wakeup, _first) = TestLane::looping(claim(1, SHARED));
     queue(&mut lane);
     let lease = lane.lease(1, 100, SHARED);
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), lease, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.granted(&key(), lease, effects);
     });
     assert_eq!(granted(&effects), [1, 3]);
     assert_eq!(effects.rejections.len(), 1);
@@ -339,8 +338,8 @@ fn rejected_single_attempt_admits_readers_behind_it() {
     let (mut lane, _answer) = TestLane::attempting(claim(1, SHARED));
     queue(&mut lane);
     let lease = lane.lease(1, 100, SHARED);
-    let ((), effects) = lane.event(|lane, now, effects| {
-        lane.granted(&key(), lease, now, effects);
+    let ((), effects) = lane.event(|lane, effects| {
+        lane.granted(&key(), lease, effects);
     });
     assert_eq!(granted(&effects), [1, 3]);
     assert_eq!(lane.lane.waiters(), 0);

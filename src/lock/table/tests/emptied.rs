@@ -17,7 +17,7 @@ async fn emptied_completes_with_last_lane() {
 /// A shutdown then also waits for the retry of a failed release.
 #[tokio::test(start_paused = true)]
 async fn emptied_awaits_work_of_idle_lane() {
-    let (lanes, mut effects) = (lanes(), Effects::default());
+    let (lanes, mut effects) = (lanes(), Effects::at(Moment::now()));
     lanes.with(&key(0), &mut effects, |_, effects| {
         effects.leave(number(1));
     });
@@ -31,7 +31,8 @@ async fn emptied_awaits_work_of_idle_lane() {
 /// The lane can leave the table before its work is started.
 #[tokio::test(start_paused = true)]
 async fn emptied_awaits_work_of_yielding_lane() {
-    let (lanes, mut effects, now) = (lanes(), Effects::default(), Moment::now());
+    let (lanes, now) = (lanes(), Moment::now());
+    let mut effects = Effects::at(now);
     let key = key(1);
     let (grant, _told) = acquire(&lanes, &key, claim(1, RENEWED), now);
     let place = QueuePlace {
@@ -47,7 +48,6 @@ async fn emptied_awaits_work_of_yielding_lane() {
             },
             lane,
             &grant,
-            now,
             effects,
         );
         assert!(lane.is_yielding());

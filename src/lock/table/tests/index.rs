@@ -33,7 +33,7 @@ fn deadline_of_waiter_is_entered() {
         ..claim(2, FIXED)
     });
     let ((), announced) = event(&lanes, &key(1), |lane, effects| {
-        lane.enqueue(waiter, LastReply::Nothing, now, effects);
+        lane.enqueue(waiter, LastReply::Nothing, effects);
     });
     assert_eq!(announced, [deadline]);
     let round = check(&lanes, deadline);
@@ -89,29 +89,33 @@ fn waiters_of_one_key_leave_index_bounded() {
             deadline: Deadline::At(now + SECOND),
             ..claim(ticket, FIXED)
         });
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(now);
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.enqueue(waiter, LastReply::Nothing, now, effects);
+            lane.enqueue(waiter, LastReply::Nothing, effects);
         });
         now = now + MS;
+        effects.now = now;
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.release(&grant, 1, None, now, effects);
+            lane.release(&grant, 1, None, effects);
         });
         drop(std::mem::take(&mut effects.work));
         now = now + MS;
+        effects.now = now;
         lanes.with(&key, &mut effects, |lane, _| {
             let due = now + RESPONSE_TIMEOUT;
             assert!(lane.take_return(now, due).is_some());
         });
         now = now + MS;
+        effects.now = now;
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.returned(number(1), Ok(()), ReleasedTo::Nobody, now, effects);
+            lane.returned(number(1), Ok(()), ReleasedTo::Nobody, effects);
         });
         crate::lock::tests::contends(&mut effects);
         now = now + MS;
+        effects.now = now;
         let lease = Lease::new(number(1), ticket, TOKENS, FIXED, now);
         lanes.with(&key, &mut effects, |lane, effects| {
-            lane.granted(&key, lease, now, effects);
+            lane.granted(&key, lease, effects);
         });
         grant = effects.grants.remove(0).1.grant;
         assert!(grant.settle());

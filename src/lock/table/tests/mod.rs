@@ -36,7 +36,7 @@ fn event<R>(
     key: &LockKey,
     event: impl FnOnce(&mut Lane, &mut Effects) -> R,
 ) -> (R, Vec<Moment>) {
-    let mut effects = Effects::default();
+    let mut effects = Effects::at(Moment::now());
     let result = lanes.with(key, &mut effects, event);
     (result, effects.deadlines.to_vec())
 }
@@ -52,24 +52,19 @@ fn acquire(lanes: &Lanes, key: &LockKey, claim: Claim, now: Moment) -> (Arc<Gran
 /// Releases a key without waiters.
 fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
     event(lanes, key, |lane, effects| {
-        return_to(ReleasedTo::Nobody, lane, grant, now, effects);
+        effects.now = now;
+        return_to(ReleasedTo::Nobody, lane, grant, effects);
     });
 }
 
 /// Releases a lane without waiters for the processes in `released_to`.
-fn return_to(
-    released_to: ReleasedTo,
-    lane: &mut Lane,
-    grant: &Arc<Grant>,
-    now: Moment,
-    effects: &mut Effects,
-) {
-    lane.release(grant, 1, None, now, effects);
-    let due = now + RESPONSE_TIMEOUT;
-    assert!(lane.take_return(now, due).is_some());
+fn return_to(released_to: ReleasedTo, lane: &mut Lane, grant: &Arc<Grant>, effects: &mut Effects) {
+    lane.release(grant, 1, None, effects);
+    let due = effects.now + RESPONSE_TIMEOUT;
+    assert!(lane.take_return(effects.now, due).is_some());
     // The return is done here.
     effects.work = Few::Empty;
-    lane.returned(number(1), Ok(()), released_to, now, effects);
+    lane.returned(number(1), Ok(()), released_to, effects);
 }
 
 /// Makes all lanes idle.

@@ -53,7 +53,8 @@ fn look_drops_idle_lanes() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
     event(&lanes, &key(1), |lane, effects| {
-        lane.release(&grant, 1, None, now, effects)
+        effects.now = now;
+        lane.release(&grant, 1, None, effects)
     });
     // The return never ends.
     let expired = check(&lanes, now + TTL / 3).next.expect("a deadline");

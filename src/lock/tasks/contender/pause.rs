@@ -8,7 +8,7 @@ use super::{AcquireLoop, watch};
 use crate::backend::Hint;
 use crate::jitter::{jittered, up_to};
 use crate::lock::clock::Moment;
-use crate::lock::lane::LastReply;
+use crate::lock::lane::{Lane, LastReply};
 use crate::lock::lease::LeaseNumber;
 use crate::observe::WokenBy;
 
@@ -70,10 +70,7 @@ impl AcquireLoop {
         let hints = (self.hints).get_or_insert_with(|| watch(&self.engine, &self.key, &self.task));
         loop {
             let now = self.engine.now();
-            let pause = self
-                .engine
-                .event(&self.key, |lane, effects| lane.pause(now, effects));
-            let Some(pause) = pause else {
+            let Some(pause) = self.engine.event(&self.key, now, Lane::pause) else {
                 return false;
             };
             if pause.at_once {

@@ -78,8 +78,8 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
                 ttl,
                 sent_at,
             };
-            engine.event(&key, |lane, effects| {
-                lane.kept(&key, number, kept, now, effects);
+            engine.event(&key, now, |lane, effects| {
+                lane.kept(&key, number, kept, effects);
             });
         }
         Ok(ReleasedOrKept::Released {
@@ -106,22 +106,22 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
                 ReleasedTo::Nobody => ReleasedTo::WithoutQueue,
                 released_to => released_to,
             };
-            engine.event(&key, |lane, effects| {
-                lane.returned(number, Ok(()), released_to, now, effects);
+            engine.event(&key, now, |lane, effects| {
+                lane.returned(number, Ok(()), released_to, effects);
             });
         }
         Ok(ReleasedOrKept::NotHeld) => {
             count(&engine, &Ok(Released::NotHeld));
-            engine.event(&key, |lane, effects| {
+            engine.event(&key, now, |lane, effects| {
                 let outcome = lane.returned_absent(number, now);
                 let nobody = ReleasedTo::Nobody;
-                lane.returned(number, outcome, nobody, now, effects);
+                lane.returned(number, outcome, nobody, effects);
             });
         }
         // The lease may be kept or released; a plain release resolves both.
         Err(error) => {
             if error.may_have_taken_effect() {
-                engine.event(&key, |lane, _| lane.return_is_resent(number));
+                engine.event(&key, now, |lane, _| lane.return_is_resent(number));
             }
             release(engine, vec![(key, outgoing)]).await;
         }

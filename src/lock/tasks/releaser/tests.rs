@@ -19,11 +19,11 @@ use crate::{ErrorKind, LockManager};
 
 #[test]
 fn failed_release_dropped_by_lane_is_resolved() {
-    let mut effects = Effects::default();
+    let mut effects = Effects::at(Moment::now());
     let (lease, ttl) = (number(1), Span::new(Duration::from_secs(7)));
     let error = Err(BackendError::unknown("no reply"));
     let (outgoing, mut lane) = (Outgoing { lease, ttl }, Lane::default());
-    settle(outgoing, &mut lane, error, Moment::now(), &mut effects);
+    settle(outgoing, &mut lane, error, &mut effects);
     let Work::ReleaseGranted(outgoing) = effects.work.remove(0) else {
         panic!("not resolved");
     };
@@ -32,12 +32,12 @@ fn failed_release_dropped_by_lane_is_resolved() {
 
 /// Returns the lane of a lock whose release was sent, and is reported.
 fn returning(now: Moment) -> Lane {
-    let (mut lane, mut effects) = (Lane::default(), Effects::default());
+    let (mut lane, mut effects) = (Lane::default(), Effects::at(now));
     let claim = claim(1, RENEWED);
     let lease = Lease::new(number(1), 100, TOKENS, RENEWED, now);
     let grant = lane.hold(&key(), lease, Via::Backend, &claim, now);
     let report = Some(oneshot::channel().0);
-    lane.release(&grant, 1, report, now, &mut effects);
+    lane.release(&grant, 1, report, &mut effects);
     assert!(lane.take_return(now, now).is_some());
     lane
 }
@@ -59,9 +59,9 @@ fn resent_release_of_free_key_succeeds() {
             lease: number(1),
             ttl: RENEWED.ttl,
         };
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(now + after);
         let not_held = Ok(Released::NotHeld);
-        settle(outgoing, &mut lane, not_held, now + after, &mut effects);
+        settle(outgoing, &mut lane, not_held, &mut effects);
         let (_report, outcome) = effects.reports.remove(0);
         assert_eq!(outcome.map_err(|error| error.kind()), expected);
     }

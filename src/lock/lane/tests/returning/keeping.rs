@@ -12,9 +12,9 @@ impl TestLane {
     }
 
     fn keep_for(&mut self, length: Duration, grant: &Arc<Grant>, hold: HoldId) -> Effects {
-        let ((), effects) = self.event(|lane, now, effects| {
-            lane.release(grant, hold, None, now, effects);
-            lane.keep(Span::new(length), now, effects);
+        let ((), effects) = self.event(|lane, effects| {
+            lane.release(grant, hold, None, effects);
+            lane.keep(Span::new(length), effects);
         });
         effects
     }
@@ -69,7 +69,7 @@ fn lease_is_not_taken_back_after_its_turn() {
     let (mut lane, _grant) = kept();
     lane.pass(15 * MS);
     let (entered, mut effects) =
-        lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, RENEWED), now, effects));
+        lane.event(|lane, effects| lane.enter(&key(), &claim(2, RENEWED), effects));
     assert!(matches!(entered, Entered::Occupied));
     returns(&mut effects);
 }
@@ -184,7 +184,7 @@ fn other_terms_end_kept_lease() {
     for terms in [FIXED, shared] {
         let (mut lane, _grant) = kept();
         let (entered, mut effects) =
-            lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, terms), now, effects));
+            lane.event(|lane, effects| lane.enter(&key(), &claim(2, terms), effects));
         assert!(matches!(entered, Entered::Occupied));
         returns(&mut effects);
         lane.queue(2, terms);
@@ -262,7 +262,7 @@ fn lease_whose_renewal_failed_is_kept_by_backend() {
 #[test]
 fn end_of_keeping_releases_lease() {
     let (mut lane, _grant) = kept();
-    let ((), mut effects) = lane.event(|lane, _, effects| lane.end_keep(effects));
+    let ((), mut effects) = lane.event(Lane::end_keep);
     returns(&mut effects);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
@@ -273,7 +273,7 @@ fn end_of_keeping_releases_lease_in_flight() {
     lane.pass(SECOND);
     returns(&mut lane.keep(&grant, 1));
     assert!(lane.take_return().is_some());
-    let ((), effects) = lane.event(|lane, _, effects| lane.end_keep(effects));
+    let ((), effects) = lane.event(Lane::end_keep);
     assert!(effects.is_empty());
     returns(&mut lane.kept(1, 200));
 }
@@ -290,7 +290,7 @@ fn suspect_kept_lease_is_not_taken_back() {
     let (mut lane, _grant) = kept();
     lane.lane.require_renewal(lane.now);
     let (entered, mut effects) =
-        lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, RENEWED), now, effects));
+        lane.event(|lane, effects| lane.enter(&key(), &claim(2, RENEWED), effects));
     assert!(matches!(entered, Entered::Occupied));
     returns(&mut effects);
 }
@@ -300,7 +300,7 @@ fn expired_kept_lease_is_not_taken_back() {
     let (mut lane, grant) = kept();
     lane.now = grant.valid_until() + SECOND;
     let (entered, effects) =
-        lane.event(|lane, now, effects| lane.enter(&key(), &claim(2, RENEWED), now, effects));
+        lane.event(|lane, effects| lane.enter(&key(), &claim(2, RENEWED), effects));
     assert!(matches!(entered, Entered::Idle));
     let resolves = |work: &Work| matches!(work, Work::ReleaseGranted(it) if it.lease == number(1));
     assert!(effects.work.iter().all(resolves) && effects.work.len() == 1);
