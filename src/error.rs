@@ -308,6 +308,18 @@ impl ConfigError {
         }
     }
 
+    /// Returns the error with this problem unless the setting is valid.
+    pub(crate) fn unless(
+        is_valid: bool,
+        field: &'static str,
+        problem: impl FnOnce() -> String,
+    ) -> Result<(), Self> {
+        match is_valid {
+            true => Ok(()),
+            false => Err(Self::new(field, problem())),
+        }
+    }
+
     /// Returns the name of the setting, which is that of its builder method.
     #[must_use]
     pub fn field(&self) -> &'static str {

@@ -53,16 +53,13 @@ impl QuorumBuilder {
     /// [one server](Node::server_id), and for `node_timeout` if it is out of bounds.
     pub fn build(self) -> Result<Quorum, ConfigError> {
         let count = self.nodes.len();
-        if count < 3 || count.is_multiple_of(2) {
-            let problem = format!("a quorum of {count}: use 3 or 5, or add one to an even number");
-            return Err(ConfigError::new("node", problem));
-        }
-        let timeout = self.node_timeout;
-        if !(MIN_NODE_TIMEOUT..=MAX_NODE_TIMEOUT).contains(&timeout) {
-            let problem =
-                format!("{timeout:?} is not within {MIN_NODE_TIMEOUT:?} to {MAX_NODE_TIMEOUT:?}");
-            return Err(ConfigError::new("node_timeout", problem));
-        }
+        ConfigError::unless(count >= 3 && !count.is_multiple_of(2), "node", || {
+            format!("a quorum of {count}: use 3 or 5, or add one to an even number")
+        })?;
+        let (timeout, bounds) = (self.node_timeout, MIN_NODE_TIMEOUT..=MAX_NODE_TIMEOUT);
+        ConfigError::unless(bounds.contains(&timeout), "node_timeout", || {
+            format!("{timeout:?} is not within {MIN_NODE_TIMEOUT:?} to {MAX_NODE_TIMEOUT:?}")
+        })?;
         let inner = Inner::new(self.nodes, timeout, wall_clock);
         match inner.duplicate() {
             Some(cause) => Err(ConfigError::new("node", cause.to_string())),

@@ -58,54 +58,34 @@ impl Options {
 }
 
 pub(crate) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), ConfigError> {
-    if wait > MAX_DURATION {
-        return Err(ConfigError::new(
-            field,
-            format!(
-                "{wait:?} is longer than the maximum of {MAX_DURATION:?}; only `Acquire::wait_forever` waits longer"
-            ),
-        ));
-    }
-    Ok(())
-}
-
-pub(crate) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), ConfigError> {
-    if (MIN_LEASE..=MAX_DURATION).contains(&lease) {
-        return Ok(());
-    }
-    Err(ConfigError::new(
-        field,
-        format!("{lease:?} is not between {MIN_LEASE:?} and {MAX_DURATION:?}"),
-    ))
-}
-
-pub(crate) fn valid_keep(field: &'static str, keep: Duration) -> Result<(), ConfigError> {
-    if keep <= MAX_KEEP {
-        return Ok(());
-    }
-    Err(ConfigError::new(
-        field,
-        format!("{keep:?} is longer than the maximum of {MAX_KEEP:?}"),
-    ))
-}
-
-pub(crate) fn valid_permits(limit: u32) -> Result<NonZeroU16, ConfigError> {
-    let valid = u16::try_from(limit)
-        .ok()
-        .filter(|limit| *limit <= MAX_PERMITS);
-    valid.and_then(NonZeroU16::new).ok_or_else(|| {
-        ConfigError::new(
-            "permits",
-            format!("the limit is not between 1 and {MAX_PERMITS}"),
-        )
+    ConfigError::unless(wait <= MAX_DURATION, field, || {
+        let maximum = format!("{wait:?} is longer than the maximum of {MAX_DURATION:?}");
+        format!("{maximum}; only `Acquire::wait_forever` waits longer")
     })
 }
 
+pub(crate) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), ConfigError> {
+    let is_valid = (MIN_LEASE..=MAX_DURATION).contains(&lease);
+    ConfigError::unless(is_valid, field, || {
+        format!("{lease:?} is not between {MIN_LEASE:?} and {MAX_DURATION:?}")
+    })
+}
+
+pub(crate) fn valid_keep(field: &'static str, keep: Duration) -> Result<(), ConfigError> {
+    ConfigError::unless(keep <= MAX_KEEP, field, || {
+        format!("{keep:?} is longer than the maximum of {MAX_KEEP:?}")
+    })
+}
+
+pub(crate) fn valid_permits(limit: u32) -> Result<NonZeroU16, ConfigError> {
+    let valid = u16::try_from(limit).ok().and_then(NonZeroU16::new);
+    let valid = valid.filter(|limit| limit.get() <= MAX_PERMITS);
+    let problem = || format!("the limit is not between 1 and {MAX_PERMITS}");
+    valid.ok_or_else(|| ConfigError::new("permits", problem()))
+}
+
 fn valid_limit(field: &'static str, limit: usize) -> Result<(), ConfigError> {
-    if limit > 0 {
-        return Ok(());
-    }
-    Err(ConfigError::new(field, "0 is less than 1".to_owned()))
+    ConfigError::unless(limit > 0, field, || "0 is less than 1".to_owned())
 }
 
 #[cfg(test)]

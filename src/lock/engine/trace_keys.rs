@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 
 use crate::LockKey;
 
@@ -14,18 +15,10 @@ pub struct TraceKeys(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Hashed(Arc<Pads>),
+    /// The MAC without a message.
+    Hashed(Arc<Hmac<Sha256>>),
     With(fn(&LockKey) -> Cow<'_, str>),
 }
-
-/// The two blocks of HMAC-SHA-256 (RFC 2104) that contain the secret.
-struct Pads {
-    inner: [u8; BLOCK],
-    outer: [u8; BLOCK],
-}
-
-/// The block size of SHA-256.
-const BLOCK: usize = 64;
 
 /// The bytes of a hash that are written, as 16 hexadecimal digits.
 const WRITTEN: usize = 8;
@@ -37,18 +30,10 @@ impl TraceKeys {
     /// found by trying out account numbers. Use at least 16 random bytes.
     #[must_use]
     pub fn hashed(secret: impl AsRef<[u8]>) -> Self {
-        let secret = secret.as_ref();
-        let mut key = [0; BLOCK];
-        if secret.len() > BLOCK {
-            let hash = Sha256::digest(secret);
-            key[..hash.len()].copy_from_slice(&hash);
-        } else {
-            key[..secret.len()].copy_from_slice(secret);
-        }
-        Self(Kind::Hashed(Arc::new(Pads {
-            inner: key.map(|byte| byte ^ 0x36),
-            outer: key.map(|byte| byte ^ 0x5c),
-        })))
+        let Ok(mac) = Hmac::new_from_slice(secret.as_ref()) else {
+            unreachable!("BUG: HMAC takes a secret of any length");
+        };
+        Self(Kind::Hashed(Arc::new(mac)))
     }
 
     /// Writes what the function returns for each key.
@@ -68,11 +53,9 @@ impl TraceKeys {
     fn one<'a>(&self, key: &'a LockKey) -> Cow<'a, str> {
         match &self.0 {
             Kind::With(write) => write(key),
-            Kind::Hashed(pads) => {
-                let inner = Sha256::new().chain_update(pads.inner);
-                let inner = inner.chain_update(key.as_str()).finalize();
-                let outer = Sha256::new().chain_update(pads.outer);
-                let hash = outer.chain_update(inner).finalize();
+            Kind::Hashed(mac) => {
+                let mac = Hmac::clone(mac).chain_update(key.as_str());
+                let hash = mac.finalize().into_bytes();
                 let written = hash[..WRITTEN].iter().map(|byte| format!("{byte:02x}"));
                 written.collect::<String>().into()
             }
@@ -110,7 +93,7 @@ mod tests {
             ),
             // As long as a block, which is no case of the RFC.
             (
-                &long[..BLOCK],
+                &long[..64],
                 "Test Using Larger Than Block-Size Key - Hash Key First",
                 "84332a7580ed3cf7",
             ),

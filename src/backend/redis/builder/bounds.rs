@@ -23,29 +23,24 @@ impl RedisBackendBuilder {
             ("min_replicas", for_replicas, MAX_TIMEOUT),
             ("quarantine", self.quarantine, MAX_QUARANTINE),
         ] {
-            if let Some(time) = time
-                && !(MIN_TIMEOUT..=max).contains(&time)
-            {
-                let problem = format!("{time:?} is not within {MIN_TIMEOUT:?} to {max:?}");
-                return Err(ConfigError::new(field, problem));
-            }
+            let time = time.unwrap_or(max);
+            ConfigError::unless((MIN_TIMEOUT..=max).contains(&time), field, || {
+                format!("{time:?} is not within {MIN_TIMEOUT:?} to {max:?}")
+            })?;
         }
-        if self.connections.get() > MAX_CONNECTIONS {
-            let problem = format!("more than {MAX_CONNECTIONS}");
-            return Err(ConfigError::new("connections", problem));
-        }
-        if self.redisson_tokens && self.quarantine.is_some() {
-            let problem = "a quarantine needs the counter of this crate";
-            return Err(ConfigError::new("redisson_fencing_tokens", problem));
-        }
-        if self
-            .min_replicas
-            .is_some_and(|it| it.replicas > MAX_REPLICAS)
-        {
-            let problem = format!("more than {MAX_REPLICAS}");
-            return Err(ConfigError::new("min_replicas", problem));
-        }
-        Ok(())
+        let connections = self.connections.get() <= MAX_CONNECTIONS;
+        let more_than = |most| move || format!("more than {most}");
+        ConfigError::unless(connections, "connections", more_than(MAX_CONNECTIONS))?;
+        let replicas = self.min_replicas.map_or(0, |it| it.replicas);
+        ConfigError::unless(
+            replicas <= MAX_REPLICAS,
+            "min_replicas",
+            more_than(MAX_REPLICAS),
+        )?;
+        let counts = !self.redisson_tokens || self.quarantine.is_none();
+        ConfigError::unless(counts, "redisson_fencing_tokens", || {
+            "a quarantine needs the counter of this crate".to_owned()
+        })
     }
 }
 
