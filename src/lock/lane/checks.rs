@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Contender, Contending, Effects, Lane, Phase, Returning, Sent, Work};
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::state::{Contender, Contending, Lane, Phase, Returning, Sent};
 use crate::lock::lease::LeaseNumber;
 
 /// The time after which home takes a first attempt that its acquire does not poll, if others wait.

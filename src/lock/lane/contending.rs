@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::effect::{Effects, Wakeup, Work};
-use super::queue::waiter::Waiter;
-use super::state::{Contender, Contending, First, Lane, LastReply, Phase, YIELDING};
+use super::{
+    Contender, Contending, Effects, First, Lane, LastReply, Phase, Waiter, Wakeup, Work, YIELDING,
+};
 use crate::lock::lease::{LeaseNumber, ReleasedTo, Ticket};
 use crate::{Error, ErrorKind};
 use attempt::unanswered;

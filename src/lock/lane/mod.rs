@@ -22,6 +22,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use state::{Contender, Contending, LATE_RELEASE, Phase, Returning, Sent, YIELDING};
+
 pub(super) use checks::UNPOLLED;
 pub(super) use contending::attempt::{Attempt, Replied, unanswered};
 pub(super) use contending::attempting::PlaceChange;

@@ -10,8 +10,7 @@ pub(super) mod waiters;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::effect::Effects;
-use super::state::{Lane, LastReply, Phase};
+use super::{Effects, Lane, LastReply, Phase};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
 use crate::lock::lease::{Claim, Grant, QueuePosition, ReleasedTo, Ticket};

@@ -2,8 +2,7 @@
 
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::Effects;
-use crate::lock::lane::state::{Lane, LastReply, Phase};
+use crate::lock::lane::{Effects, Lane, LastReply, Phase};
 use crate::lock::lease::{Claim, Lease, LeaseNumber, QueuePlace, ReleasedTo, Terms, Ticket};
 use crate::observe::Via;
 use crate::{Error, LockKey};

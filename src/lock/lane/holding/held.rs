@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::held_lease::{HeldLease, lose};
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::{Effects, Report, Work};
-use crate::lock::lane::state::{LATE_RELEASE, Lane, Phase, Returning, Sent};
+use crate::lock::lane::{Effects, LATE_RELEASE, Lane, Phase, Report, Returning, Sent, Work};
 use crate::lock::lease::{Claim, Grant, HoldId, Lease, LeaseNumber, ReleasedTo};
 use crate::observe::{LostReason, Via};
 use crate::{Error, ErrorKind, LockKey, Owner};

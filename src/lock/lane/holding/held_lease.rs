@@ -8,7 +8,7 @@ use super::group::{ASK_AGAIN, Group};
 use super::{MAX_HOLD_COUNT, OwnerHolds};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::{Effects, Loss, Wakeup};
+use crate::lock::lane::{Effects, Loss, Wakeup};
 use crate::lock::lease::{Claim, Grant, Lease};
 use crate::observe::{LostReason, Via};
 use crate::{ErrorKind, LockKey, Owner};

@@ -1,9 +1,7 @@
 //! The events of a kept lease, which stays here after the end of its last hold: its key comes back to this process often.
 
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lane::effect::{Effects, Work};
-use crate::lock::lane::few::Few;
-use crate::lock::lane::state::{Lane, Phase, Returning, Sent};
+use crate::lock::lane::{Effects, Few, Lane, Phase, Returning, Sent, Work};
 use crate::lock::lease::{Lease, LeaseNumber, Terms};
 use crate::observe::Via;
 

@@ -3,8 +3,7 @@
 use super::held_lease::Downgrading;
 use crate::backend::{BackendError, Renewal, Renewed};
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::Effects;
-use crate::lock::lane::state::{Lane, LastReply, Phase};
+use crate::lock::lane::{Effects, Lane, LastReply, Phase};
 use crate::lock::lease::Lease;
 use crate::observe::LostReason;
 

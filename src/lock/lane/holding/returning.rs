@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use crate::backend::{BackendError, Mode};
 use crate::lock::clock::{Moment, Span};
-use crate::lock::lane::effect::{Effects, Outgoing, Work};
-use crate::lock::lane::queue::waiter::Waiter;
-use crate::lock::lane::state::{Lane, LastReply, Phase, Returning, Sent};
+use crate::lock::lane::{Effects, Lane, LastReply, Outgoing, Phase, Returning, Sent, Waiter, Work};
 use crate::lock::lease::{Kept, LeaseNumber, ReleasedTo};
 use crate::observe::Via;
 use crate::{Error, ErrorKind, LockKey};

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::has_patient_waiters;
 use crate::lock::clock::Moment;
-use crate::lock::lane::effect::Effects;
-use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
+use crate::lock::lane::{Contending, Effects, Lane, LastReply, Phase};
 use crate::lock::lease::{Claim, Grant};
 use crate::{Error, LockKey};
 

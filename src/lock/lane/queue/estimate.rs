@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::pace::{Estimate, Pace};
 use crate::lock::clock::Moment;
-use crate::lock::lane::state::{Contending, Lane, LastReply, Phase};
+use crate::lock::lane::{Contending, Lane, LastReply, Phase};
 
 /// The assumed time of one grant before the first one.
 const UNKNOWN: Duration = Duration::from_millis(100);

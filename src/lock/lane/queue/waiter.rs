@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::seats::Seat;
 use crate::Error;
-use crate::lock::lane::contending::attempt::Attempt;
+use crate::lock::lane::Attempt;
 use crate::lock::lease::{Claim, Grant};
 use crate::mutex::Mutex;
 
