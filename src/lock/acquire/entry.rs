@@ -41,7 +41,6 @@ pub(crate) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         engine,
         key,
         claim,
-        now,
         pending: None,
     };
     match engine.event(key, now, |lane, effects| entry.start(lane, effects)) {
@@ -142,7 +141,6 @@ struct Entry<'a> {
     engine: &'a Arc<Engine>,
     key: &'a LockKey,
     claim: &'a Claim,
-    now: Moment,
     /// The acquire once it waits. Outside of the result, which is moved at each grant.
     pending: Option<PendingAcquire>,
 }
@@ -156,8 +154,10 @@ impl Entry<'_> {
         match self.admit(lane, effects) {
             Entered::Granted(grant) => Ok(Some(grant)),
             Entered::Rejected(error) => Err(error),
-            Entered::Idle if self.claim.terms.mode == Mode::Permit && self.is_behind() => {
-                self.queue(lane, LastReply::Busy(self.now + PERMIT_HOLD), effects)
+            Entered::Idle
+                if self.claim.terms.mode == Mode::Permit && self.is_behind(effects.now) =>
+            {
+                self.queue(lane, LastReply::Busy(effects.now + PERMIT_HOLD), effects)
             }
             Entered::Idle => self.attempt(lane, effects),
             Entered::Occupied => self.queue(lane, LastReply::Nothing, effects),
@@ -167,14 +167,14 @@ impl Entry<'_> {
     /// Returns `true` for a permit without a first attempt: behind others of this process, it would fail. An acquire
     /// makes one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
     #[inline(never)]
-    fn is_behind(&self) -> bool {
-        let has_time = (self.claim.deadline).outlasts(self.now + 2 * LONGEST_FOR_TURN);
+    fn is_behind(&self, now: Moment) -> bool {
+        let has_time = (self.claim.deadline).outlasts(now + 2 * LONGEST_FOR_TURN);
         has_time && self.engine.seats.permit_waiters(self.key) > 0
     }
 
     /// Makes the first attempt, in an idle lane.
     fn attempt(&mut self, lane: &mut Lane, effects: &mut Effects) -> Start {
-        let (engine, now, terms) = (self.engine, self.now, self.claim.terms);
+        let (engine, now, terms) = (self.engine, effects.now, self.claim.terms);
         let lease = engine.new_lease_id();
         let request = request(self.key, lease, terms);
         let lease = LeaseNumber::of(lease);
@@ -219,7 +219,7 @@ impl Entry<'_> {
 
     /// Joins the queue. `seen` is the reply to the acquire's own last attempt.
     fn queue(&mut self, lane: &mut Lane, seen: LastReply, effects: &mut Effects) -> Start {
-        let (engine, now) = (self.engine, self.now);
+        let (engine, now) = (self.engine, effects.now);
         let limit = engine.options.max_waiters_per_key;
         // If both bounds are reached, this error is more precise.
         if lane.seats_taken() >= limit {
@@ -251,7 +251,7 @@ impl Entry<'_> {
     }
 
     fn admit(&self, lane: &mut Lane, effects: &mut Effects) -> Entered {
-        let (engine, claim, now) = (self.engine, self.claim, self.now);
+        let (engine, claim, now) = (self.engine, self.claim, effects.now);
         // During a shutdown, an owner may re-enter its lock to finish its work, and a waiter may take its further keys.
         let is_served = || claim.served_at_shutdown && !engine.has_reached(Shutdown::Rejecting);
         if engine.is_closing() && !is_served() && !lane.is_held_by(claim.owner, now) {
