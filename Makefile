@@ -168,8 +168,10 @@ features-lint:
 	fi
 
 # The dashboard reads the counts of the engine also without the feature `metrics`. The last program checks that an acquire
-# and a request allocate as often without features as `make test` checks with all of them.
+# and a request allocate as often without features as `make test` checks with all of them. `make mutants` runs the unit
+# tests with these few features.
 features-test:
+	$(CARGO) test --lib --no-default-features --features axum,conformance,test-util
 	$(CARGO) test --package tests --no-default-features --features dashboard,redis,tracing --test http --test cost -- dashboard
 	$(CARGO) test --package tests --no-default-features --test cost -- acquire layer
 

@@ -13,7 +13,7 @@ mod manager;
 mod names;
 mod rare;
 mod striped;
-#[cfg(test)]
+#[cfg(all(test, any(feature = "metrics", feature = "dashboard")))]
 mod tests;
 mod totals;
 
