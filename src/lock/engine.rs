@@ -40,7 +40,7 @@ pub(crate) struct Engine {
     pub(crate) replies_by: AtomicMoment,
     /// Whether a caller has asked for a permit.
     has_permits: AtomicBool,
-    /// Notified when a shutdown begins.
+    /// Notified at each stage of a shutdown.
     pub(crate) closed: Arc<tokio::sync::Notify>,
     #[cfg(feature = "dashboard")]
     pub(crate) hot: crate::lock::table::hot::HotKeys,
@@ -189,11 +189,11 @@ impl Engine {
         now + self.capabilities.response_timeout
     }
 
-    /// Reserves a place among the waiters of the manager.
+    /// Reserves a seat among the waiters of the manager.
     ///
     /// # Errors
     ///
-    /// Returns [`Overloaded`](ErrorKind::Overloaded) if all places are reserved, and
+    /// Returns [`Overloaded`](ErrorKind::Overloaded) if all seats are reserved, and
     /// [`Unavailable`](ErrorKind::Unavailable) in a fork of the manager's process.
     pub(crate) fn reserve_seat(&self, now: Moment) -> Result<Seat, Error> {
         if !self.home.is_of_this_process_at(now) {
@@ -203,8 +203,8 @@ impl Engine {
         seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
 
-    /// Adds a place among the waiters for permits of the key, if the acquire with `seat` begins to wait for one. The
-    /// lane of any other acquire counts its waiters. Returns `None` if `limit` places are reserved.
+    /// Adds a seat among the waiters for permits of the key, if the acquire with `seat` begins to wait for one. The
+    /// lane of any other acquire counts its waiters. Returns `None` if `limit` seats are reserved.
     #[inline(always)]
     pub(crate) fn add_permit_seat(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
         match key.is_of_permit() {

@@ -302,8 +302,8 @@ pub trait Backend: Send + Sync + 'static {
         key: &LockKey,
     ) -> impl Future<Output = Result<Option<Holder>, BackendError>> + Send;
 
-    /// Releases the key and notifies its subscribers. With a `holder`, only if its [`Holder::id`] is this text. Data that is no lock of this contract is left as it is, with an error of kind
-    /// [`Conflict`](super::BackendErrorKind::Conflict).
+    /// Releases the key and notifies its subscribers. With a `holder`, only if its [`Holder::id`] is this text. Data that is
+    /// no lock of this contract is left as it is, with an error of kind [`Conflict`](super::BackendErrorKind::Conflict).
     ///
     /// The comparison and the release are one step, so the next holder keeps its lease. A store that cannot compare changes
     /// nothing for a `holder`, and returns an error of kind [`Misconfigured`](super::BackendErrorKind::Misconfigured).

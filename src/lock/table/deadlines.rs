@@ -1,7 +1,7 @@
 //! The ordered index of deadlines: when the watchdog has to check which lane.
 //!
-//! Each shard of the lane table has one index, under its mutex. A lock held briefly costs one push. Its entry outlives its lane, and is dropped when its time comes or when
-//! stale entries outnumber the live ones.
+//! Each shard of the lane table has one index, under its mutex. A lock held briefly costs one push. Its entry outlives its
+//! lane, and is dropped when its time comes or when stale entries outnumber the live ones.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

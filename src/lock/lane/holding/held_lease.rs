@@ -160,7 +160,7 @@ impl HeldLease {
         }
     }
 
-    /// Applies the terms of all holds to the lease. `alike` is the end of holds that are not listed.
+    /// Applies the terms of all holds to the lease. `uniform` is the end of holds that are not listed.
     fn follow_holds(&mut self, uniform: End, now: Moment) {
         let ends = self.holdings().map(|holding| holding.end(uniform));
         match ends.max().unwrap_or(uniform) {

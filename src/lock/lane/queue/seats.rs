@@ -12,8 +12,8 @@ use crate::LockKey;
 use crate::key::KeyMap;
 use crate::mutex::Mutex;
 
-/// The places of the waiters. A place is a reference, so its count needs no memory of its own, and each
-/// acquire writes one cache line.
+/// The seats of the waiters. A seat is a reference, so their count needs no memory of its own, and each acquire writes one
+/// cache line.
 #[derive(Debug)]
 pub(crate) struct Seats {
     taken: Arc<Places>,
@@ -22,7 +22,7 @@ pub(crate) struct Seats {
     of_permits: Mutex<KeyMap<Arc<PermitWaiters>>>,
 }
 
-/// The place of one waiter until it is dropped.
+/// The seat of one waiter until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
     _of_manager: Arc<Places>,
@@ -53,7 +53,7 @@ impl Seats {
         }
     }
 
-    /// Adds a place among the waiters for permits of `key` to `seat`. Returns `None` if `limit` of them are taken.
+    /// Adds a seat among the waiters for permits of `key` to `seat`. Returns `None` if `limit` of them are taken.
     pub(crate) fn add_permit(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
         let mut keys = self.of_permits.lock();
         let taken = keys.entry(key.stored().clone()).or_insert_with(|| {
@@ -87,7 +87,7 @@ impl Seats {
         Some(Arc::clone(&keys.get(key.stored())?.turns))
     }
 
-    /// Takes a place. Returns `None` if all are taken.
+    /// Takes a seat. Returns `None` if all are taken.
     pub(crate) fn take(&self) -> Option<Seat> {
         loop {
             let seat = Seat {
@@ -98,7 +98,7 @@ impl Seats {
                 return Some(seat);
             }
             drop(seat);
-            // Concurrent calls may have exceeded the limit together. The last of them to return its place finds it
+            // Concurrent calls may have exceeded the limit together. The last of them to return its seat finds it
             // free, so at least one of them takes it.
             if self.taken() >= self.limit {
                 return None;
