@@ -43,8 +43,9 @@ struct Slot {
 
 /// The lanes of one manager. A lane is in the table while it is not idle.
 ///
-/// Code under the mutex of a shard does not wait, lock another shard or drop a hold. It may wake a task
-/// of this engine, but never a caller.
+/// The mutex of a shard is that of its lanes. Code under it does not wait, lock another shard or drop a hold. It may wake a
+/// task of an engine, but never a caller, and runs no code of the program. It may lock the mutexes of a waiter, of the seats
+/// and of the backend in memory: code under these locks no shard.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     shards: [Mutex<Shard>; SHARDS],

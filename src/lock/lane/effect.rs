@@ -1,5 +1,5 @@
 //! The effects of a lane event: one value, carried out by [`crate::lock::tasks::dispatch`] after the mutex of the
-//! lane is free.
+//! lane is free. Work that is no effect is described in [`crate::lock`].
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::backend::Renewal;
 use crate::lock::clock::{Moment, Span};
 use crate::lock::lease::{Grant, LeaseNumber, PLACE, ReleasedTo};
 
-/// Resolves a call of [`LockGuard::release`](crate::LockGuard::release).
+/// Resolves a call that awaits the end of a lock or its downgrade, such as
+/// [`LockGuard::release`](crate::LockGuard::release). The reports to logs and metrics are in `tasks/report.rs`.
 pub(crate) type Report = oneshot::Sender<Result<(), Error>>;
 
 /// Wakes and identifies the task of one acquire loop.
@@ -23,10 +24,12 @@ pub(crate) type Wakeup = Arc<Notify>;
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Effects {
+    /// The moment of the event, which all of its steps use. Only the replies to renewals and downgrades set it again under
+    /// the mutex: a caller may have observed a loss since the clock was read.
     pub(crate) now: Moment,
     pub(crate) grants: Few<(Arc<Waiter>, Given)>,
     pub(crate) rejections: Few<(Arc<Waiter>, Error)>,
-    /// Grants that were lost or withdrawn, or may end earlier: their loss futures must be woken.
+    /// Grants that were lost, or whose end has moved: their loss futures must be woken.
     pub(crate) losses: Few<Loss>,
     pub(crate) reports: Few<(Report, Result<(), Error>)>,
     /// The next deadline of the lane, of which the watchdog must be notified.
@@ -98,7 +101,7 @@ impl Effects {
             && self.work.is_empty()
     }
 
-    /// The end of the grant has moved, or it was never picked up.
+    /// Wakes the loss futures of a grant whose end has moved.
     pub(crate) fn recheck(&mut self, grant: &Arc<Grant>) {
         self.losses.push(Loss {
             grant: Arc::clone(grant),

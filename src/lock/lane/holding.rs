@@ -1,4 +1,11 @@
-//! The holds of one owner, each with its terms.
+//! The holds of one owner, each with its terms. The events of the lease are in the files of the folder:
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `held` | the events of the holds: hand-off, release, loss |
+//! | `held_lease`, `group`, `end` | a held lease with its owners; those that share it; the end of a hold |
+//! | `renewing`, `downgrading` | the replies to renewals; a downgrade and its reply |
+//! | `returning`, `keeping` | the return of a lease to the backend; a lease that stays here without holds |
 
 pub(super) mod downgrading;
 mod end;
@@ -160,7 +167,7 @@ impl OwnerHolds {
         self.others.as_ref().map_or(&[], |others| &others.holds)
     }
 
-    /// Converts the holds to a list, and returns it. `alike` is their end while they are alike.
+    /// Converts the holds to a list, and returns it. `uniform` is their end while they are alike.
     fn list(&mut self, uniform: End) -> &mut Vec<Hold> {
         let hold = Hold {
             id: None,
@@ -192,7 +199,7 @@ impl OwnerHolds {
         others.is_some_and(|others| others.unnest(hold))
     }
 
-    /// Starts `max_hold` of this hold now. `alike` is the end of the holds while they are alike. Returns `true` if they
+    /// Starts `max_hold` of this hold now. `uniform` is the end of the holds while they are alike. Returns `true` if they
     /// are listed.
     pub(super) fn limit_hold(&mut self, claim: &Claim, uniform: End, now: Moment) -> bool {
         let (hold, limit) = (claim.hold, now + claim.terms.max_hold);
@@ -220,7 +227,7 @@ impl OwnerHolds {
         true
     }
 
-    /// Returns the end that the holds require. `alike` is that of holds that are not listed.
+    /// Returns the end that the holds require. `uniform` is that of holds that are not listed.
     pub(super) fn end(&self, uniform: End) -> End {
         let ends = self.listed().iter().map(|hold| hold.end);
         ends.max().unwrap_or(uniform)

@@ -1,8 +1,9 @@
 //! The state of one key in this process: its holder, its lease and its waiters.
 //!
-//! A lane is a state machine without I/O or tasks of its own. Each method that takes
-//! [`Effects`](effect::Effects) is one event of the table in [`super`]: it changes the state under
-//! the mutex of the lane table, and adds to the effects the work for after the mutex is free.
+//! A lane is a state machine without I/O or tasks of its own. Its events are the methods that other rooms call through
+//! `Engine::event` in `tasks/dispatch.rs`. An event changes the state under the mutex of the lane, as the table in [`super`]
+//! shows, and adds to [`Effects`](effect::Effects) the work for after the mutex is free. A method that only needs the
+//! moment takes that instead.
 //!
 //! | file or folder | responsibility |
 //! |---|---|

@@ -81,8 +81,7 @@ pub(crate) struct First {
     pub(crate) unpolled_at: Option<Moment>,
 }
 
-/// A lease without holds that is being returned. Until its command is sent it is *surrendered*, and can
-/// be taken back.
+/// A lease without holds: *surrendered*, *kept* or *returning* by `sent`. Until its command is sent, it can be taken back.
 #[derive(Debug)]
 pub(super) struct Returning {
     pub(super) lease: Lease,
@@ -251,13 +250,13 @@ impl Lane {
         matches!(self.phase, Phase::Returning(_))
     }
 
-    /// Returns `true` if a lease is kept or being returned that the backend may still hold. Nothing ends its return after
-    /// that if the home has ended.
+    /// Returns `true` if a lease is kept or being returned, and the backend may still hold it. A home that has ended leaves
+    /// the lane in this phase, also after the lease must have expired.
     pub(crate) fn may_have_lease(&self, now: Moment) -> bool {
         matches!(&self.phase, Phase::Returning(returning) if now < returning.forget_at)
     }
 
-    /// Returns the same for a lease that is being returned.
+    /// Returns `true` if a lease is being returned, and not kept, and the backend may still hold it.
     pub(crate) fn is_unreleased(&self, now: Moment) -> bool {
         self.kept_lease().is_none() && self.may_have_lease(now)
     }

@@ -15,8 +15,9 @@ use crate::{FencingToken, LockKey, Owner};
 
 /// The state that the lane shares with all guards of one owner on one key.
 ///
-/// Only the lane writes, under its mutex. `is_held` reads the clock at each call, so it is correct
-/// even if no task of this process has run for a while.
+/// Only the lane writes, under its mutex. The exceptions are `settle`, by which the acquire picks up the grant, and the
+/// wakers of loss futures. `is_held` reads the clock at each call, so it is correct even if no task of this process has
+/// run for a while.
 #[derive(Debug)]
 pub(crate) struct Grant {
     key: LockKey,

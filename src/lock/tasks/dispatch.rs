@@ -1,5 +1,6 @@
-//! Carries out the effects of lane events: the only place that answers waiters, wakes loss futures,
-//! reports releases and starts background work. No mutex is held here.
+//! Sends events to lanes and carries out their effects: the only place that answers waiters, wakes loss futures, reports
+//! releases and starts the background work of events. An event runs under the mutex of its lane, and its effects without it:
+//! they run wakers and subscribers of the program.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;

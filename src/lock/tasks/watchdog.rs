@@ -5,7 +5,8 @@
 //! its lease thus costs it nothing. It ends when no lane and no unconfirmed release is left.
 //!
 //! After an outage of the backend, all renewals and unconfirmed releases are due at once, so that losses are reported
-//! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every 50 ms.
+//! immediately. Timers do not advance during a suspend of the machine, so the task reads the clock every 50 ms. After a
+//! suspend, it thus sends the renewals that are due, and reports the locks that have ended.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

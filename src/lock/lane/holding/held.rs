@@ -222,8 +222,9 @@ impl Lane {
         }
     }
 
-    /// Ends the hold of `owner` by force, and returns its lease. Returns when the lease must have expired in the
-    /// backend, or `None` if another owner holds the key, or none. Takes the report if the owner holds it.
+    /// Ends the hold of `owner` by force, and begins the return of its lease if no other owner shares it. Returns when
+    /// the lease must have expired in the backend, or `None` if another owner holds the key, or none. Takes the report if
+    /// the owner holds it.
     pub(crate) fn force(
         &mut self,
         owner: Owner,
@@ -263,8 +264,8 @@ impl Lane {
         }
     }
 
-    /// Ends the grants that were not picked up by their deadlines or that have reached their ends. Returns the lease, which
-    /// the backend may hold a little longer, if none is left.
+    /// Ends the holds that were not picked up by their deadlines, and the grants that have reached their ends. If none is
+    /// left, begins the return of the lease, which the backend may hold a little longer.
     pub(crate) fn end_overdue(&mut self, effects: &mut Effects) {
         let Phase::Held(held_lease) = &mut self.phase else {
             return;

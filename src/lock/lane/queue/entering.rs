@@ -106,8 +106,8 @@ impl Lane {
         }
     }
 
-    /// Ends overdue holds or an expired return before an event reads the phase. The watchdog may be late or may
-    /// have stopped.
+    /// Ends overdue holds, an expired return or the turn of others before an event reads the phase. The watchdog, whose
+    /// checks call it as well, may be late or may have stopped.
     #[inline]
     pub(crate) fn expire(&mut self, effects: &mut Effects) {
         match &self.phase {
