@@ -47,6 +47,24 @@ async fn connect_waits_for_begin_of_counter() {
     backend.unwrap();
 }
 
+/// The begin of the counter is written by a later durable grant as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn relaxed_connect_after_crash_waits_for_no_standby() {
+    let server = PostgresServer::start(&[]).await;
+    server.run(PostgresBackend::MIGRATION).await;
+    let client = server.client().await;
+    for statement in [
+        "ALTER SYSTEM SET synchronous_standby_names = 'absent'",
+        "SELECT pg_reload_conf()",
+        "SET synchronous_commit = off",
+        "TRUNCATE tower_lock.era",
+    ] {
+        client.batch_execute(statement).await.unwrap();
+    }
+    let builder = PostgresBackend::builder(server.url()).relaxed();
+    builder.response_timeout(LONG).connect().await.unwrap();
+}
+
 #[tokio::test]
 async fn missing_schema_error_contains_its_sql() {
     let server = PostgresServer::start(&[]).await;

@@ -32,9 +32,11 @@ const PRODUCT: &str = "SELECT version()";
 const PROCESS: &str = "SELECT pg_catalog.pg_backend_pid()";
 const EXISTS: &str = "SELECT to_regclass('tower_lock.version') IS NOT NULL";
 const READ_VERSION: &str = "SELECT max(version) FROM tower_lock.version";
-// Alone, its commit delays no grant: a grant waits 400 ms for that of another process.
-const BEGIN_COUNTER: &str =
-    "SELECT set_config('search_path', 'pg_catalog, pg_temp', true); SELECT tower_lock.draw(0)";
+// Before the trial, which would compile functions under the mutex of the counter. The path is that of the functions. A
+// commit that waited for a standby would delay the grants of other processes: a later durable grant flushes this record.
+const BEGIN_COUNTER: &str = "SELECT set_config('search_path', 'pg_catalog, pg_temp', true),
+        set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '0', true);
+    SELECT tower_lock.draw(0)";
 // The second item is none of the usual ones, and a third one waits, so that each function is compiled.
 const TRY: &str = "SELECT a.counter, c.counter
     FROM tower_lock.acquire(ARRAY[$1, $1], ARRAY[$2, $2], '{x, x}', '{1000, 1000}', $3, $4) a,
@@ -155,10 +157,7 @@ impl PostgresBackendBuilder {
     /// If dropped, the opened connections are closed. A key of the trial may remain for 2 s.
     pub async fn connect(self) -> Result<PostgresBackend, ConnectError> {
         let timeout = self.response_timeout;
-        if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
-            let problem = format!("{timeout:?} is not within {MIN_TIMEOUT:?} to {MAX_TIMEOUT:?}");
-            return Err(ConfigError::new("response_timeout", problem).into());
-        }
+        ConfigError::within(MIN_TIMEOUT..=MAX_TIMEOUT, "response_timeout", timeout)?;
         let source = self.source?;
         let listen = self.listen.map(|url| Server::parse("listen", &url));
         let listen = listen.transpose()?;
@@ -216,7 +215,7 @@ impl PostgresBackendBuilder {
     }
 }
 
-/// Checks the schema, and tries a grant and its release. So each connection has compiled the functions before the first
+/// Checks the schema, begins the counter, and tries a grant and its release. So each connection has compiled the functions before the first
 /// lock: a session that compiles them in the mutex of a key would delay others.
 async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
     let session = inner.line.session().await?;
