@@ -235,13 +235,11 @@ impl Div<u32> for Span {
 }
 
 const fn nanos(span: Duration) -> i64 {
-    const A_SECOND: u64 = 1_000_000_000;
-    let nanos = span.as_secs().saturating_mul(A_SECOND);
-    let nanos = nanos.saturating_add(span.subsec_nanos() as u64);
-    if nanos > i64::MAX as u64 {
+    let nanos = span.as_nanos();
+    if nanos > i64::MAX as u128 {
         i64::MAX
     } else {
-        nanos.cast_signed()
+        nanos as i64
     }
 }
 

@@ -10,7 +10,7 @@ use crate::lock::clock::Moment;
 use crate::lock::engine::home::Forked;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::{
-    Attempt, Effects, Entered, First, Given, Lane, LastReply, OWN_TIMEOUT, UNPOLLED, Waiter,
+    Attempt, Effects, Entered, First, Lane, LastReply, OWN_TIMEOUT, UNPOLLED, Waiter,
 };
 use crate::lock::lease::{Claim, Grant, Lease, LeaseNumber, QueuePosition};
 use crate::lock::tasks::command::request;
@@ -115,25 +115,9 @@ fn enter_other_mode(
 }
 
 /// Reports a grant.
-fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
+pub(super) fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
     engine.granted(&grant, claim.hold);
     grant
-}
-
-/// Returns and reports the grant of a waiter, which creates its hold, or `None` if the grant was withdrawn.
-pub(crate) fn pick_up(engine: &Arc<Engine>, claim: &Claim, given: Given) -> Option<Arc<Grant>> {
-    let Given { grant, .. } = given;
-    let picked_up = if claim.grouped {
-        true
-    } else if grant.first_hold == claim.hold {
-        // No other acquire shares the flag.
-        grant.settle()
-    } else {
-        engine.event(grant.key(), engine.now(), |lane, _| {
-            lane.picked_up(&grant, claim.hold)
-        })
-    };
-    picked_up.then(|| granted(engine, claim, grant))
 }
 
 /// The entry of one acquire, under the mutex of its lane.

@@ -6,7 +6,7 @@ thread_local! {
     static LOOKS: Cell<usize> = const { Cell::new(0) };
 }
 
-pub(in crate::lock::clock) fn count_look() {
+pub(super) fn count_look() {
     LOOKS.set(LOOKS.get() + 1);
 }
 

@@ -24,7 +24,7 @@ impl Engine {
     }
 
     /// Releases the leases that are kept when the last handle and the last guard are dropped.
-    pub(super) fn return_kept(&mut self) {
+    pub(super) fn return_kept(&self) {
         if !self.recent.is_of_this_process() {
             return;
         }

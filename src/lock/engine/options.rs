@@ -59,16 +59,14 @@ impl Options {
 
 pub(crate) fn valid_wait(field: &'static str, wait: Duration) -> Result<(), ConfigError> {
     ConfigError::unless(wait <= MAX_DURATION, field, || {
-        let maximum = format!("{wait:?} is longer than the maximum of {MAX_DURATION:?}");
-        format!("{maximum}; only `Acquire::wait_forever` waits longer")
+        format!(
+            "{wait:?} is longer than the maximum of {MAX_DURATION:?}; only `Acquire::wait_forever` waits longer"
+        )
     })
 }
 
 pub(crate) fn valid_lease(field: &'static str, lease: Duration) -> Result<(), ConfigError> {
-    let is_valid = (MIN_LEASE..=MAX_DURATION).contains(&lease);
-    ConfigError::unless(is_valid, field, || {
-        format!("{lease:?} is not between {MIN_LEASE:?} and {MAX_DURATION:?}")
-    })
+    ConfigError::within(MIN_LEASE..=MAX_DURATION, field, lease)
 }
 
 pub(crate) fn valid_keep(field: &'static str, keep: Duration) -> Result<(), ConfigError> {

@@ -20,12 +20,11 @@ pub(crate) type Report = oneshot::Sender<Result<(), Error>>;
 /// Wakes and identifies the task of one acquire loop.
 pub(crate) type Wakeup = Arc<Notify>;
 
-/// The moment of one event, and its effects. Most events have at most one of each.
+/// The moment of one event, and its effects. Most events have at most one effect of each kind.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Effects {
-    /// The moment of the event, which all of its steps use. Only the replies to renewals and downgrades set it again under
-    /// the mutex: a caller may have observed a loss since the clock was read.
+    /// The moment of the event, which all of its steps use.
     pub(crate) now: Moment,
     pub(crate) grants: Few<(Arc<Waiter>, Given)>,
     pub(crate) rejections: Few<(Arc<Waiter>, Error)>,

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::effect::{Report, Wakeup};
+use super::holding::held_lease::HeldLease;
+use super::queue::waiters::Waiters;
 use crate::backend::{BackendError, Mode};
 use crate::lock::clock::{Moment, Span};
 #[cfg(any(feature = "metrics", feature = "dashboard"))]
 use crate::lock::lease::Claim;
 use crate::lock::lease::{Grant, Lease, LeaseNumber, QueuePlace};
 use crate::{Error, ErrorKind, Owner};
-
-use super::holding::held_lease::HeldLease;
-use super::queue::waiters::Waiters;
 
 /// The time for which a release is still sent after the lease must have expired, in case the backend's
 /// clock was set back.

@@ -68,7 +68,7 @@ const UNIT: u32 = 2_000;
 impl Keep {
     /// Returns `None` for zero. Longer times than 100 ms are invalid.
     pub(crate) fn new(time: Duration) -> Option<Self> {
-        let units = time.subsec_nanos().div_ceil(UNIT);
+        let units = time.as_nanos().div_ceil(UNIT.into());
         NonZeroU16::new(u16::try_from(units).unwrap_or(u16::MAX)).map(Self)
     }
 

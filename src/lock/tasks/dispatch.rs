@@ -33,6 +33,18 @@ impl Engine {
         result
     }
 
+    /// Applies an event at the moment at which it has the mutex: a caller may have observed a loss before.
+    pub(crate) fn event_now<R>(
+        self: &Arc<Self>,
+        key: &LockKey,
+        event: impl FnOnce(&mut Lane, &mut Effects) -> R,
+    ) -> R {
+        self.event(key, Moment::FIRST, |lane, effects| {
+            effects.now = self.now();
+            event(lane, effects)
+        })
+    }
+
     /// Empties and frees the lists in this order. Empty ones are not moved.
     pub(crate) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
         each(&mut effects.rejections, |(waiter, error)| {
@@ -131,8 +143,9 @@ impl Engine {
     /// Leaves all kept leases to the releaser. No other one is kept: a shutdown has begun, or the watchdog does not run.
     pub(super) fn end_keeps(self: &Arc<Self>) {
         if self.recent.is_of_this_process() {
+            let now = self.now();
             for key in self.lanes.keys() {
-                self.event(&key, self.now(), Lane::end_keep);
+                self.event(&key, now, Lane::end_keep);
             }
         }
     }

@@ -126,7 +126,7 @@ async fn run(mut task: Task, report: Report) {
     let outcome = task.run().await;
     task.is_over = true;
     let (engine, key) = (&task.engine, task.grant.key());
-    engine.event(key, engine.now(), |_, it| it.report(Some(report), outcome));
+    engine.event_now(key, |_, effects| effects.report(Some(report), outcome));
 }
 
 impl Task {
@@ -145,9 +145,7 @@ impl Task {
         let outcome = Arc::clone(&engine.backend)
             .downgrade(downgrade.clone())
             .await;
-        engine.event(key, engine.now(), |lane, effects| {
-            // A caller may have observed a loss since.
-            effects.now = engine.now();
+        engine.event_now(key, |lane, effects| {
             lane.downgraded(grant, &downgrade, sent_at, outcome, effects)
         })
     }
@@ -159,16 +157,15 @@ impl Drop for Task {
             return;
         }
         let Self { engine, grant, .. } = self;
-        let (key, now) = (grant.key(), engine.now());
+        let key = grant.key();
         let Some((downgrade, sent_at)) = self.sent.take() else {
-            return engine.event(key, now, |lane, _| lane.cancel_downgrade(grant));
+            return engine.event_now(key, |lane, _| lane.cancel_downgrade(grant));
         };
         engine.home.task_was_dropped();
         let unknown = Err(BackendError::unknown(
             "the runtime of the downgrade has ended",
         ));
-        let outcome = engine.event(key, now, |lane, effects| {
-            effects.now = engine.now();
+        let outcome = engine.event_now(key, |lane, effects| {
             lane.downgraded(grant, &downgrade, sent_at, unknown, effects)
         });
         // The caller observes the loss of its guard.

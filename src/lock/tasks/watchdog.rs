@@ -248,9 +248,7 @@ async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore
             Ok(Renewed::NotHeld) => Reply::NotHeld,
             Err(_) => Reply::Failed,
         });
-        engine.event(&renewal.key, now, |lane, effects| {
-            // Reads the clock for each lane: a loss that a caller has observed must not be undone.
-            effects.now = engine.now();
+        engine.event_now(&renewal.key, |lane, effects| {
             lane.renewed(renewal, sent_at, outcome, effects);
         });
     }

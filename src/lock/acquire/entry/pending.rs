@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::{Step, enter, pick_up, rejection};
+use super::{Step, enter, granted, rejection};
 use crate::backend::BoxFuture;
 use crate::lock::acquire::guard::LockGuard;
 use crate::lock::clock::Moment;
@@ -40,10 +40,11 @@ impl Drop for PendingAcquire {
     fn drop(&mut self) {
         if !self.is_over {
             let (engine, claim) = (&self.engine, &self.waiter.claim);
-            self.leave(engine.now());
+            let now = engine.now();
+            self.leave(now);
             // A hold that was granted concurrently is released.
             if let Some(Ok(given)) = self.waiter.close()
-                && let Some(grant) = pick_up(engine, claim, given)
+                && let Some(grant) = self.pick_up(given, now)
             {
                 drop(LockGuard::one(Arc::clone(engine), grant, claim.hold));
             }
@@ -115,10 +116,23 @@ impl PendingAcquire {
         })
     }
 
+    /// Returns and reports the grant of the waiter, which creates its hold, or `None` if the grant was withdrawn.
+    fn pick_up(&self, given: Given, now: Moment) -> Option<Arc<Grant>> {
+        let (engine, claim, grant) = (&self.engine, &self.waiter.claim, given.grant);
+        let hold = claim.hold;
+        let picked_up = claim.grouped
+            || match grant.first_hold == hold {
+                // No other acquire shares the flag.
+                true => grant.settle(),
+                false => engine.event(grant.key(), now, |lane, _| lane.picked_up(&grant, hold)),
+            };
+        picked_up.then(|| granted(engine, claim, grant))
+    }
+
     /// Returns the result of the acquire, or `None` if it waits again after a grant that came too late.
     fn picked_up(&mut self, given: Given, now: Moment) -> Option<Result<Arc<Grant>, Error>> {
         let (engine, key, claim) = (&self.engine, &self.key, &self.waiter.claim);
-        let late = match pick_up(engine, claim, given) {
+        let late = match self.pick_up(given, now) {
             Some(grant) if grant.is_held(now) => return Some(Ok(grant)),
             // This future was not polled before its deadline.
             None if claim.deadline.has_passed(now) => {

@@ -17,7 +17,7 @@ fn held_lane_is_indexed_and_idle_lane_removed() {
 fn earlier_deadline_is_entered_and_later_one_is_not() {
     let (lanes, now) = (lanes(), Moment::now());
     let (_grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
-    let suspect = |at| event(&lanes, &key(1), |lane, _| lane.require_renewal(at)).1;
+    let suspect = |at| event(&lanes, &key(1), at, |lane, _| lane.require_renewal(at)).1;
     assert_eq!(suspect(now + SECOND), [now + SECOND]);
     assert!(suspect(now + 2 * SECOND).is_empty());
     assert_eq!(entries(&lanes), 2);
@@ -32,7 +32,7 @@ fn deadline_of_waiter_is_entered() {
         deadline: Deadline::At(deadline),
         ..claim(2, FIXED)
     });
-    let ((), announced) = event(&lanes, &key(1), |lane, effects| {
+    let ((), announced) = event(&lanes, &key(1), now, |lane, effects| {
         lane.enqueue(waiter, LastReply::Nothing, effects);
     });
     assert_eq!(announced, [deadline]);

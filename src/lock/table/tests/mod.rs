@@ -34,16 +34,17 @@ fn key(nth: usize) -> LockKey {
 fn event<R>(
     lanes: &Lanes,
     key: &LockKey,
+    now: Moment,
     event: impl FnOnce(&mut Lane, &mut Effects) -> R,
 ) -> (R, Vec<Moment>) {
-    let mut effects = Effects::at(Moment::now());
+    let mut effects = Effects::at(now);
     let result = lanes.with(key, &mut effects, event);
     (result, effects.deadlines.to_vec())
 }
 
 /// Acquires a free key, as with a backend that replies at once.
 fn acquire(lanes: &Lanes, key: &LockKey, claim: Claim, now: Moment) -> (Arc<Grant>, Vec<Moment>) {
-    event(lanes, key, |lane, _| {
+    event(lanes, key, now, |lane, _| {
         let lease = Lease::new(number(1), 100, TOKENS, claim.terms, now);
         lane.hold(key, lease, Via::Backend, &claim, now)
     })
@@ -51,8 +52,7 @@ fn acquire(lanes: &Lanes, key: &LockKey, claim: Claim, now: Moment) -> (Arc<Gran
 
 /// Releases a key without waiters.
 fn release(lanes: &Lanes, key: &LockKey, grant: &Arc<Grant>, now: Moment) {
-    event(lanes, key, |lane, effects| {
-        effects.now = now;
+    event(lanes, key, now, |lane, effects| {
         return_to(ReleasedTo::Nobody, lane, grant, effects);
     });
 }
@@ -70,7 +70,9 @@ fn return_to(released_to: ReleasedTo, lane: &mut Lane, grant: &Arc<Grant>, effec
 /// Makes all lanes idle.
 fn empty(lanes: &Lanes) {
     for key in lanes.keys() {
-        event(lanes, &key, |lane, _| *lane = Lane::default());
+        event(lanes, &key, Moment::now(), |lane, _| {
+            *lane = Lane::default();
+        });
     }
 }
 

@@ -52,8 +52,7 @@ fn look_joins_renewals_due_soon() {
 fn look_drops_idle_lanes() {
     let (lanes, now) = (lanes(), Moment::now());
     let (grant, _told) = acquire(&lanes, &key(1), claim(1, RENEWED), now);
-    event(&lanes, &key(1), |lane, effects| {
-        effects.now = now;
+    event(&lanes, &key(1), now, |lane, effects| {
         lane.release(&grant, 1, None, effects)
     });
     // The return never ends.

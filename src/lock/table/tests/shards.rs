@@ -57,6 +57,6 @@ fn lanes_of_many_keys_use_many_shards() {
 #[test]
 fn idle_event_of_absent_lane_adds_none() {
     let lanes = lanes();
-    event(&lanes, &key(1), |_, _| ());
+    event(&lanes, &key(1), Moment::now(), |_, _| ());
     assert!(lanes.is_empty());
 }
