@@ -1,6 +1,7 @@
 //! The errors of the crate.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -306,6 +307,18 @@ impl ConfigError {
             field,
             problem: problem.into(),
         }
+    }
+
+    /// Returns an error unless the time is within the bounds.
+    pub(crate) fn within(
+        bounds: RangeInclusive<Duration>,
+        field: &'static str,
+        time: Duration,
+    ) -> Result<(), Self> {
+        Self::unless(bounds.contains(&time), field, || {
+            let (least, most) = bounds.into_inner();
+            format!("{time:?} is not within {least:?} to {most:?}")
+        })
     }
 
     /// Returns the error with this problem unless the setting is valid.

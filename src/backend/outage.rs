@@ -131,7 +131,6 @@ impl Outage {
     }
 
     /// Returns `true` during an outage.
-    #[cfg(feature = "postgres")]
     pub(crate) fn lasts(&self) -> bool {
         self.reported.load(Ordering::Relaxed)
     }
@@ -139,7 +138,7 @@ impl Outage {
     /// Returns `true` during an outage that ends when the server is reached, and not when a key succeeds.
     #[cfg(feature = "redis")]
     pub(crate) fn ends_when_reached(&self) -> bool {
-        self.reported.load(Ordering::Relaxed) && self.state.lock().failing.last.is_none()
+        self.lasts() && self.state.lock().failing.last.is_none()
     }
 
     /// Returns how many outages have ended. If one ends while a command is in flight, the failure of the command may be

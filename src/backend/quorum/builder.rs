@@ -56,10 +56,8 @@ impl QuorumBuilder {
         ConfigError::unless(count >= 3 && !count.is_multiple_of(2), "node", || {
             format!("a quorum of {count}: use 3 or 5, or add one to an even number")
         })?;
-        let (timeout, bounds) = (self.node_timeout, MIN_NODE_TIMEOUT..=MAX_NODE_TIMEOUT);
-        ConfigError::unless(bounds.contains(&timeout), "node_timeout", || {
-            format!("{timeout:?} is not within {MIN_NODE_TIMEOUT:?} to {MAX_NODE_TIMEOUT:?}")
-        })?;
+        let timeout = self.node_timeout;
+        ConfigError::within(MIN_NODE_TIMEOUT..=MAX_NODE_TIMEOUT, "node_timeout", timeout)?;
         let inner = Inner::new(self.nodes, timeout, wall_clock);
         match inner.duplicate() {
             Some(cause) => Err(ConfigError::new("node", cause.to_string())),

@@ -91,8 +91,7 @@ impl<K> LockLayer<K> {
     }
 
     /// Sets for how long the lease of a request's lock stays in this process for the next request with its key. Defaults to
-    /// the manager's [`keep_released`](crate::LockManagerBuilder::keep_released), which is off, and has the same effect.
-    /// Zero keeps none.
+    /// the manager's [`keep_released`](crate::LockManagerBuilder::keep_released), which is off by default. Zero keeps none.
     ///
     /// # Panics
     ///

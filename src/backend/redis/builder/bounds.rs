@@ -23,24 +23,23 @@ impl RedisBackendBuilder {
             ("min_replicas", for_replicas, MAX_TIMEOUT),
             ("quarantine", self.quarantine, MAX_QUARANTINE),
         ] {
-            let time = time.unwrap_or(max);
-            ConfigError::unless((MIN_TIMEOUT..=max).contains(&time), field, || {
-                format!("{time:?} is not within {MIN_TIMEOUT:?} to {max:?}")
-            })?;
+            if let Some(time) = time {
+                ConfigError::within(MIN_TIMEOUT..=max, field, time)?;
+            }
         }
-        let connections = self.connections.get() <= MAX_CONNECTIONS;
         let more_than = |most| move || format!("more than {most}");
-        ConfigError::unless(connections, "connections", more_than(MAX_CONNECTIONS))?;
+        let has_few = self.connections.get() <= MAX_CONNECTIONS;
+        ConfigError::unless(has_few, "connections", more_than(MAX_CONNECTIONS))?;
+        let has_counter = !self.redisson_tokens || self.quarantine.is_none();
+        ConfigError::unless(has_counter, "redisson_fencing_tokens", || {
+            "a quarantine needs the counter of this crate".to_owned()
+        })?;
         let replicas = self.min_replicas.map_or(0, |it| it.replicas);
         ConfigError::unless(
             replicas <= MAX_REPLICAS,
             "min_replicas",
             more_than(MAX_REPLICAS),
-        )?;
-        let counts = !self.redisson_tokens || self.quarantine.is_none();
-        ConfigError::unless(counts, "redisson_fencing_tokens", || {
-            "a quarantine needs the counter of this crate".to_owned()
-        })
+        )
     }
 }
 
