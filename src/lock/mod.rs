@@ -180,7 +180,7 @@
 //!
 //! # Home
 //!
-//! A manager has one place for its background work, its [`home`]: a thread of its own, or the runtime set by
+//! A manager has one place for its background work, its [`home`](engine::home): a thread of its own, or the runtime set by
 //! [`LockManagerBuilder::runtime`]. Renewals, deadlines, acquire loops and retries run there, so a runtime of callers that
 //! idles, blocks or ends affects no lock. While the system allows no further thread, the runtime of a caller is the home.
 //! Only first attempts and first releases are sent near the caller, because a

@@ -78,7 +78,7 @@ pub(super) fn claim(ticket: Ticket, terms: Terms) -> Claim {
         is_owner_fresh: false,
         terms,
         deadline: Deadline::Endless,
-        grouped: false,
+        of_several: false,
         served_at_shutdown: false,
         clock: Clock::Runtime,
         since: Moment::FIRST,

@@ -34,7 +34,7 @@ impl Held {
                 keep: None,
             },
             deadline: Deadline::Endless,
-            grouped: false,
+            of_several: false,
             served_at_shutdown: false,
             clock: Clock::System,
             since: now,

@@ -14,7 +14,7 @@ use crate::lock::lane::{
 };
 use crate::lock::lease::{Claim, Grant, Lease, LeaseNumber, QueuePosition};
 use crate::lock::tasks::command::request;
-use crate::lock::tasks::contender::LONGEST_FOR_TURN;
+use crate::lock::tasks::contender::LONGEST_FOR_SLOT;
 use crate::observe::Via;
 use crate::{Error, ErrorKind, LockKey};
 use pending::PendingAcquire;
@@ -69,13 +69,13 @@ pub(crate) fn rejection(engine: &Engine, key: &LockKey, claim: &Claim, error: Er
         _ => return error,
     };
     let waiters = u32::try_from(engine.seats.permit_waiters(key)).unwrap_or(u32::MAX);
-    let turn = PERMIT_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
-    let turn = error.lease_left().map_or(turn, |left| left.min(turn));
+    let free_in = PERMIT_HOLD * waiters.saturating_add(1) / u32::from(limit.get());
+    let free_in = error.lease_left().map_or(free_in, |left| left.min(free_in));
     let now = engine.now();
     let excludes = |lane: &Lane| lane.free_at(now).since(now);
     let lock = engine.lanes.inspect(key.stored(), excludes);
-    let turn = turn.max(lock.unwrap_or_default());
-    error.into_kind(kind).with_retry_after(turn)
+    let free_in = free_in.max(lock.unwrap_or_default());
+    error.into_kind(kind).with_retry_after(free_in)
 }
 
 /// The assumed time for which a permit is held.
@@ -152,7 +152,7 @@ impl Entry<'_> {
     /// makes one nevertheless unless its wait leaves time for a later attempt, which shows whether the backend replies.
     #[inline(never)]
     fn is_behind(&self, now: Moment) -> bool {
-        let has_time = (self.claim.deadline).outlasts(now + 2 * LONGEST_FOR_TURN);
+        let has_time = (self.claim.deadline).outlasts(now + 2 * LONGEST_FOR_SLOT);
         has_time && self.engine.seats.permit_waiters(self.key) > 0
     }
 

@@ -60,19 +60,19 @@ impl Acquire {
     {
         let engine = Arc::clone(&self.engine);
         let acquire = self.wait_forever();
-        let mut turn = acquire.clone();
+        let mut next = acquire.clone();
         if period.is_zero() {
             let invalid = ConfigError::new("run_every", "the period is zero");
             return Err(Error::new(ErrorKind::InvalidOption).with_source(invalid));
         }
         loop {
-            let ended = turn
+            let ended = next
                 .run(|held| runs(&engine, period, held, &mut work))
                 .await;
             match ended {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_shutting_down() => return Ok(()),
-                Err(error) if error.is_lost() => turn = acquire.clone(),
+                Err(error) if error.is_lost() => next = acquire.clone(),
                 Err(error) => return Err(error),
             }
         }

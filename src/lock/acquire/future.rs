@@ -120,7 +120,7 @@ impl Acquire {
                 Some(wait) => Deadline::At(now + wait),
                 None => Deadline::Endless,
             },
-            grouped: keys.len() > 1,
+            of_several: keys.len() > 1,
             served_at_shutdown: false,
             clock: self.engine.home.clock,
             since: now,

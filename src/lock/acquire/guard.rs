@@ -126,7 +126,7 @@ impl LockGuard {
     /// Joins the guards of several keys, whose holds share one id. Returns `None` if one of them has ended.
     ///
     /// The longest hold counts from here. The next holder of each key gets a fresh counter, which exceeds
-    /// the largest token of this group.
+    /// the largest token of this guard.
     pub(crate) fn many(
         engine: &Arc<Engine>,
         mut guards: Vec<Self>,
@@ -137,7 +137,7 @@ impl LockGuard {
         for guard in &mut guards {
             let grant = guard.held.grants.first();
             if !engine.event(grant.key(), now, |lane, _| {
-                lane.join_group(grant, claim, now)
+                lane.join_keys(grant, claim, now)
             }) {
                 // Nothing is left to release.
                 guard.engine = None;

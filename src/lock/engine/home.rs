@@ -22,7 +22,7 @@ use crate::task::{EnterGuard, Handle, OwnThread, Runtime, has_ended};
 
 /// The place of the background work, and the state of its tasks.
 pub(crate) struct Home {
-    place: Place,
+    kind: Kind,
     pub(crate) clock: Clock,
     /// Whether a task was dropped before its end. The home may have ended, or code of the program has panicked in it.
     suspect: AtomicBool,
@@ -37,7 +37,7 @@ pub(crate) struct Home {
 /// a fork, an acquire in the first microseconds of the child can wait without an error.
 const CHECKED: Span = Span::new(Duration::from_micros(20));
 
-enum Place {
+enum Kind {
     Own(OwnThread),
     Given(Runtime),
     Paused(Mutex<Handle>),
@@ -45,17 +45,17 @@ enum Place {
 
 impl Home {
     pub(crate) fn new(given: Option<Runtime>) -> Self {
-        let place = match (given, Handle::try_current()) {
-            (Some(given), _) => Place::Given(given),
-            (None, Ok(handle)) if is_clock_paused() => Place::Paused(Mutex::new(handle)),
-            (None, _) => Place::Own(OwnThread::new()),
+        let kind = match (given, Handle::try_current()) {
+            (Some(given), _) => Kind::Given(given),
+            (None, Ok(handle)) if is_clock_paused() => Kind::Paused(Mutex::new(handle)),
+            (None, _) => Kind::Own(OwnThread::new()),
         };
         Self {
-            clock: match &place {
-                Place::Own(_) => Clock::System,
-                Place::Given(_) | Place::Paused(_) => Clock::Runtime,
+            clock: match &kind {
+                Kind::Own(_) => Clock::System,
+                Kind::Given(_) | Kind::Paused(_) => Clock::Runtime,
             },
-            place,
+            kind,
             suspect: AtomicBool::new(false),
             checked_until: AtomicMoment::new(Moment::FIRST),
             watchdog: Alarm::default(),
@@ -66,10 +66,10 @@ impl Home {
 
     /// Starts a detached task. A home that has ended drops it unstarted.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        match &self.place {
-            Place::Own(thread) => thread.spawn(task),
-            Place::Given(runtime) => runtime.spawn(task),
-            Place::Paused(handle) => {
+        match &self.kind {
+            Kind::Own(thread) => thread.spawn(task),
+            Kind::Given(runtime) => runtime.spawn(task),
+            Kind::Paused(handle) => {
                 // A runtime that has ended drops the task here, which may start another one.
                 let handle = handle.lock().clone();
                 drop(handle.spawn(task));
@@ -93,15 +93,15 @@ impl Home {
     /// for any other home, and before its first task.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Redis only"))]
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
-        match &self.place {
-            Place::Own(thread) => thread.enter(),
-            Place::Given(_) | Place::Paused(_) => None,
+        match &self.kind {
+            Kind::Own(thread) => thread.enter(),
+            Kind::Given(_) | Kind::Paused(_) => None,
         }
     }
 
     /// Returns the runtime of the caller if its commands are sent there.
     pub(crate) fn near(&self) -> Option<Runtime> {
-        if matches!(self.place, Place::Paused(_)) {
+        if matches!(self.kind, Kind::Paused(_)) {
             return None;
         }
         // The futures of commands may use timers.
@@ -111,7 +111,7 @@ impl Home {
 
     /// Returns `true` if nothing ensures that tasks at home run: the program drives that runtime.
     pub(crate) fn may_not_run(&self) -> bool {
-        matches!(self.place, Place::Given(_))
+        matches!(self.kind, Kind::Given(_))
     }
 
     /// Records that a task was dropped before its end. The next acquire checks the home, and starts the tasks again.
@@ -121,17 +121,17 @@ impl Home {
 
     /// Returns `true` if the home has ended and no other one follows.
     pub(crate) fn is_over(&self) -> bool {
-        match &self.place {
-            Place::Given(runtime) => runtime.has_ended(),
-            Place::Own(_) | Place::Paused(_) => false,
+        match &self.kind {
+            Kind::Given(runtime) => runtime.has_ended(),
+            Kind::Own(_) | Kind::Paused(_) => false,
         }
     }
 
     /// Returns `true` if this process has the thread of the home: a fork copies none.
     pub(crate) fn is_of_this_process(&self) -> bool {
-        match &self.place {
-            Place::Own(thread) => thread.is_of_this_process(),
-            Place::Given(_) | Place::Paused(_) => true,
+        match &self.kind {
+            Kind::Own(thread) => thread.is_of_this_process(),
+            Kind::Given(_) | Kind::Paused(_) => true,
         }
     }
 
@@ -151,7 +151,7 @@ impl Home {
     /// Returns `true` if the home needs a check. Only tests have one with a paused clock.
     #[inline]
     pub(crate) fn may_have_ended(&self) -> bool {
-        self.suspect.load(Ordering::Relaxed) || matches!(self.place, Place::Paused(_))
+        self.suspect.load(Ordering::Relaxed) || matches!(self.kind, Kind::Paused(_))
     }
 
     /// Checks the home. Returns `true` if its tasks may have to be started again, or `None` if it has ended.
@@ -171,10 +171,10 @@ impl Home {
     /// Returns `true` if the home has ended with its paused clock: the runtime of the caller is the home from now on.
     /// Returns `None` if it has ended and no other one follows.
     fn has_moved(&self) -> Option<bool> {
-        let home = match &self.place {
-            Place::Own(thread) => return thread.runs().then_some(false),
-            Place::Given(runtime) => return (!runtime.has_ended()).then_some(false),
-            Place::Paused(home) => home,
+        let home = match &self.kind {
+            Kind::Own(thread) => return thread.runs().then_some(false),
+            Kind::Given(runtime) => return (!runtime.has_ended()).then_some(false),
+            Kind::Paused(home) => home,
         };
         let mut home = home.lock();
         match Handle::try_current() {

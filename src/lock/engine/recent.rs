@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::lock::clock::{Moment, Span};
 
-/// The places of keys with similar hashes. A new key takes the oldest one.
+/// The entries of keys with similar hashes. A new key takes the oldest one.
 const WAYS: usize = 4;
 
-/// The record takes 128 KiB. With 800,000 new keys a second, a key keeps its place for 20 ms.
+/// The record takes 128 KiB. With 800,000 new keys a second, a key keeps its entry for 20 ms.
 const SETS: usize = 4096;
 
 /// The last ends of locks, by the hashes of their keys. Two keys with equal parts of their hashes count as one, which costs
@@ -31,12 +31,12 @@ impl Recent {
         let record = self.0.get_or_init(Record::new);
         let set = &record.sets[(hash >> 8) as usize % SETS];
         let (part, at) = ((hash >> 32) as u32, now.ticks());
-        let age = |place: &&AtomicU64| at.wrapping_sub(place.load(Relaxed) as u32);
+        let age = |entry: &&AtomicU64| at.wrapping_sub(entry.load(Relaxed) as u32);
         let own = set
             .iter()
-            .find(|place| (place.load(Relaxed) >> 32) as u32 == part);
+            .find(|entry| (entry.load(Relaxed) >> 32) as u32 == part);
         let limit = at.wrapping_sub((began - within).ticks());
-        let comes_back = own.is_some_and(|place| age(&place) <= limit);
+        let comes_back = own.is_some_and(|entry| age(&entry) <= limit);
         let oldest = || set.iter().max_by_key(age).unwrap_or(&set[0]);
         let entry = u64::from(part) << 32 | u64::from(at);
         own.unwrap_or_else(oldest).store(entry, Relaxed);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn new_key_takes_place_of_oldest() {
+    fn new_key_replaces_oldest() {
         let (recent, now) = (Recent::default(), Moment::now());
         for key in 1..=5 {
             assert!(!ends(

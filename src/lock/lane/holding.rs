@@ -3,18 +3,18 @@
 //! | file | responsibility |
 //! |---|---|
 //! | `held` | the events of the holds: hand-off, release, loss |
-//! | `held_lease`, `group`, `end` | a held lease with its owners; those that share it; the end of a hold |
+//! | `held_lease`, `sharers`, `end` | a held lease with its owners; those that share it; the end of a hold |
 //! | `renewing`, `downgrading` | the replies to renewals; a downgrade and its reply |
 //! | `returning`, `keeping` | the return of a lease to the backend; a lease that stays here without holds |
 
 pub(super) mod downgrading;
 mod end;
-mod group;
 pub(super) mod held;
 pub(super) mod held_lease;
 pub(super) mod keeping;
 pub(super) mod renewing;
 pub(super) mod returning;
+mod sharers;
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl OwnerHolds {
     pub(super) fn new(grant: Arc<Grant>, claim: &Claim) -> Self {
         Self {
             grant,
-            pick_up_by: claim.deadline.moment().filter(|_| claim.grouped),
+            pick_up_by: claim.deadline.moment().filter(|_| claim.of_several),
             others: None,
         }
     }
@@ -191,7 +191,7 @@ impl OwnerHolds {
     /// Ends one hold of several, so the terms of the others apply. Returns `true` if they are listed.
     #[inline]
     pub(super) fn unnest(&mut self, hold: HoldId) -> bool {
-        // A group dropped while it waits for another key has not picked up this hold.
+        // An acquire of several keys that is dropped while it waits for another one has not picked up this hold.
         if self.is_first(hold) {
             self.pick_up_by = None;
         }

@@ -30,7 +30,7 @@ pub(crate) struct Claim {
     pub(crate) terms: Terms,
     pub(crate) deadline: Deadline,
     /// The claim is for one of several keys: its grant is picked up once all of them are granted.
-    pub(crate) grouped: bool,
+    pub(crate) of_several: bool,
     /// The acquire has a deadline, and holds other keys already: a shutdown serves it.
     pub(crate) served_at_shutdown: bool,
     pub(crate) clock: Clock,

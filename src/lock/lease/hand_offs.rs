@@ -23,7 +23,7 @@ pub(super) struct HandOffs {
     tokens: u32,
     handed_off: u32,
     /// The number of tokens after which other processes have their turn.
-    turn: u32,
+    turn_tokens: u32,
     /// A turn that has begun lasts at least until then.
     turn_until: Option<Moment>,
     /// Until when the lease stays here for the next acquire if the backend keeps it. `None` if its key does not come back.
@@ -46,7 +46,7 @@ impl HandOffs {
         Self {
             tokens,
             handed_off: 0,
-            turn: tokens,
+            turn_tokens: tokens,
             turn_until: None,
             stays_until: None,
         }
@@ -86,7 +86,7 @@ impl Lease {
         let lasts = it.turn_until.is_some_and(|until| now < until);
         self.mode != Mode::Permit
             && self.is_renewed_for(terms, now)
-            && (it.handed_off + 1 < it.turn || lasts && it.has_tokens())
+            && (it.handed_off + 1 < it.turn_tokens || lasts && it.has_tokens())
             && self.turn_from.is_some()
             && now < end
             && self.lasts(now)
@@ -148,10 +148,10 @@ impl Lease {
 
     /// Begins a turn because other processes wait: each of `holders` holders of this process gets the lease
     /// once, and others too for [`SHORTEST_TURN`].
-    pub(crate) fn take_turns(&mut self, holders: usize, now: Moment) {
+    pub(crate) fn begin_turn(&mut self, holders: usize, now: Moment) {
         let holders = u32::try_from(holders).unwrap_or(u32::MAX);
         let it = self.hand_offs_mut();
-        it.turn = it.turn.min(it.handed_off.saturating_add(holders));
+        it.turn_tokens = it.turn_tokens.min(it.handed_off.saturating_add(holders));
         it.turn_until = Some(now + SHORTEST_TURN);
     }
 

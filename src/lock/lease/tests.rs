@@ -276,7 +276,7 @@ fn lease_without_fresh_counters_has_its_own_tokens() {
 #[test]
 fn turn_counts_waiters() {
     let (mut lease, now) = lease(RENEWED);
-    lease.take_turns(2, now);
+    lease.begin_turn(2, now);
     let later = now + SHORTEST_TURN;
     assert!(lease.may_pass_to(RENEWED, later));
     lease.hand_on();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use early_poll::LoopTask;
-pub(crate) use pause::LONGEST_FOR_TURN;
+pub(crate) use pause::LONGEST_FOR_SLOT;
 use pause::{FIRST_BACKOFF, REFRESH};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -55,8 +55,8 @@ pub(crate) struct AcquireLoop {
     hears: bool,
     /// What ended the last pause.
     woken_by: Option<WokenBy>,
-    /// The turn in the line of the waiters for permits.
-    turn: Option<OwnedSemaphorePermit>,
+    /// The slot in the line of the waiters for permits.
+    slot: Option<OwnedSemaphorePermit>,
     over: bool,
 }
 
@@ -75,7 +75,7 @@ impl AcquireLoop {
             holder_expires: None,
             hears: true,
             woken_by: None,
-            turn: None,
+            slot: None,
             over: false,
         }
     }
@@ -104,7 +104,7 @@ impl AcquireLoop {
 
     async fn contend(&mut self, released_to: ReleasedTo) {
         let is_in_line = self.key.is_of_permit();
-        if is_in_line && !self.take_turn().await {
+        if is_in_line && !self.take_slot().await {
             return;
         }
         // During a pause, the subscription takes effect. The first attempt then enters the queue as a listener.

@@ -200,11 +200,11 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
     let due = engine.lanes.check(now);
     // No renewal may be sent after a release, so the lanes of these renewals delay their release until
     // the reply.
-    let mut turns = HashMap::new();
+    let mut slots = HashMap::new();
     for batch in engine.in_batches(due.renewals.into_iter().flatten(), BATCH, |due| &due.key) {
-        let turns = turns.entry(engine.backend.group(&batch[0].key));
-        let turns = turns.or_insert_with(|| Arc::new(Semaphore::new(IN_FLIGHT)));
-        let renewal = renew(Arc::clone(engine), batch, Arc::clone(turns));
+        let slots = slots.entry(engine.backend.group(&batch[0].key));
+        let slots = slots.or_insert_with(|| Arc::new(Semaphore::new(IN_FLIGHT)));
+        let renewal = renew(Arc::clone(engine), batch, Arc::clone(slots));
         home.spawn(renewal);
     }
     // Nothing else returns the leases of the other keys if code of the program panics.
@@ -220,9 +220,9 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
 }
 
 /// Sends one batch, concurrently with other batches and rounds. A batch that hangs delays only batches
-/// of its group that wait for its turn.
-async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, turns: Arc<Semaphore>) {
-    let _turn = turns.acquire().await;
+/// of its group that wait for a slot.
+async fn renew(engine: Arc<Engine>, batch: Vec<DueRenewal>, slots: Arc<Semaphore>) {
+    let _slot = slots.acquire().await;
     // After the wait, in which a due renewal takes less memory than the renewal.
     let renewals = batch
         .into_iter()

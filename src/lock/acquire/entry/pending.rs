@@ -120,7 +120,7 @@ impl PendingAcquire {
     fn pick_up(&self, given: Given, now: Moment) -> Option<Arc<Grant>> {
         let (engine, claim, grant) = (&self.engine, &self.waiter.claim, given.grant);
         let hold = claim.hold;
-        let picked_up = claim.grouped
+        let picked_up = claim.of_several
             || match grant.first_hold == hold {
                 // No other acquire shares the flag.
                 true => grant.settle(),

@@ -20,17 +20,17 @@ fn current_thread() -> Tokio {
     runtime.expect("a runtime")
 }
 
-fn home(locks: &LockManager) -> &Place {
-    &locks.engine().home.place
+fn home(locks: &LockManager) -> &Kind {
+    &locks.engine().home.kind
 }
 
 #[test]
 fn home_is_thread_unless_clock_is_paused() {
     let build = || LockManager::in_memory();
-    assert!(matches!(home(&build()), Place::Own(_)));
+    assert!(matches!(home(&build()), Kind::Own(_)));
     for (runtime, own) in [(paused(), false), (current_thread(), true)] {
         let locks = runtime.block_on(async { build() });
-        assert_eq!(matches!(home(&locks), Place::Own(_)), own);
+        assert_eq!(matches!(home(&locks), Kind::Own(_)), own);
     }
 }
 
@@ -183,7 +183,7 @@ fn forked_process_is_rejected() {
     let acquire = || current_thread().block_on(locks.acquire("k").into_future());
     let guard = acquire().expect("free");
     current_thread().block_on(guard.release()).expect("held");
-    let Place::Own(thread) = home(&locks) else {
+    let Kind::Own(thread) = home(&locks) else {
         panic!("no thread of its own");
     };
     thread.pretend_fork();

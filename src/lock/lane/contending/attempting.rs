@@ -75,7 +75,7 @@ impl Lane {
             lease.require_renewal(effects.now);
         }
         if contending.others_wait {
-            lease.take_turns(self.queue.len(), effects.now);
+            lease.begin_turn(self.queue.len(), effects.now);
         }
         match self.first(effects) {
             Some(claim) if lease.fits(claim.terms) => {

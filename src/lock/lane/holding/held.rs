@@ -125,7 +125,7 @@ impl Lane {
         let Some(waiter) = self.queue.pop_first() else {
             unreachable!("BUG: the first waiter was just found");
         };
-        // A first attempt waits for no turn.
+        // A first attempt is not in the queue.
         if queued {
             self.queue.pace_mut().advance(effects.now);
         }
@@ -176,11 +176,11 @@ impl Lane {
         });
     }
 
-    /// Joins this lock to a group. Returns `false` if the hold has ended.
+    /// Joins this lock to those of other keys, under one guard. Returns `false` if the hold has ended.
     ///
     /// The longest hold counts from here. The next hand-off needs a fresh counter, which exceeds the largest
-    /// token of the group.
-    pub(crate) fn join_group(&mut self, grant: &Arc<Grant>, claim: &Claim, now: Moment) -> bool {
+    /// token of the guard.
+    pub(crate) fn join_keys(&mut self, grant: &Arc<Grant>, claim: &Claim, now: Moment) -> bool {
         if !self.picked_up(grant, claim.hold) {
             return false;
         }

@@ -4,7 +4,7 @@ use std::ops::BitOr;
 use std::sync::Arc;
 
 use super::end::End;
-use super::group::{ASK_AGAIN, Group};
+use super::sharers::{ASK_AGAIN, Sharers};
 use super::{MAX_HOLD_COUNT, OwnerHolds};
 use crate::backend::Mode;
 use crate::lock::clock::Moment;
@@ -19,7 +19,7 @@ pub(crate) struct HeldLease {
     /// The first owner, or another one after it released.
     pub(crate) first: OwnerHolds,
     /// The other owners. Boxed because an exclusive lease has none.
-    group: Option<Box<Group>>,
+    sharers: Option<Box<Sharers>>,
     /// The task that makes the lease shared.
     pub(crate) downgrading: Option<Downgrading>,
 }
@@ -51,7 +51,7 @@ impl HeldLease {
         Self {
             first: OwnerHolds::new(grant, claim),
             lease,
-            group: None,
+            sharers: None,
             downgrading: None,
         }
     }
@@ -62,7 +62,7 @@ impl HeldLease {
     }
 
     fn holdings(&self) -> impl Iterator<Item = &OwnerHolds> {
-        let readers = self.group.iter().flat_map(|group| group.readers.iter());
+        let readers = self.sharers.iter().flat_map(|it| it.readers.iter());
         std::iter::once(&self.first).chain(readers)
     }
 
@@ -75,7 +75,7 @@ impl HeldLease {
         if self.first.grant.owner() == owner {
             return Some(&mut self.first);
         }
-        self.group.as_mut()?.reader(owner)
+        self.sharers.as_mut()?.reader(owner)
     }
 
     /// Returns the holds of this grant.
@@ -89,18 +89,18 @@ impl HeldLease {
 
     #[cold]
     fn find_reader(&mut self, grant: &Arc<Grant>) -> Option<&mut OwnerHolds> {
-        let holding = self.group.as_mut()?.reader(grant.owner());
+        let holding = self.sharers.as_mut()?.reader(grant.owner());
         holding.filter(|holding| Arc::ptr_eq(&holding.grant, grant))
     }
 
-    fn make_group(&mut self) -> &mut Group {
+    fn make_sharers(&mut self) -> &mut Sharers {
         let granted_at = self.first.grant.granted_at;
-        (self.group).get_or_insert_with(|| Box::new(Group::new(granted_at)))
+        (self.sharers).get_or_insert_with(|| Box::new(Sharers::new(granted_at)))
     }
 
     #[inline]
     pub(crate) fn has_readers(&self) -> bool {
-        (self.group.as_ref()).is_some_and(|group| !group.readers.is_empty())
+        (self.sharers.as_ref()).is_some_and(|sharers| !sharers.readers.is_empty())
     }
 
     /// Adds a hold to the grant of its owner. Returns that grant, or why the owner gets no further hold. Returns `None`
@@ -153,9 +153,9 @@ impl HeldLease {
         if self.has_readers() {
             self.first.list_holds(uniform);
         }
-        if let Some(group) = &mut self.group {
-            group.is_mixed = true;
-            let readers = group.readers.iter_mut();
+        if let Some(sharers) = &mut self.sharers {
+            sharers.is_mixed = true;
+            let readers = sharers.readers.iter_mut();
             readers.for_each(|reader| reader.list_holds(uniform));
         }
     }
@@ -172,7 +172,7 @@ impl HeldLease {
 
     /// Makes a renewal due soon if its reply decides whether owners may join, whatever the holds require.
     pub(crate) fn ask_again(&mut self, now: Moment) {
-        if self.group.as_deref().is_some_and(Group::awaits_reply) {
+        if self.sharers.as_deref().is_some_and(Sharers::awaits_reply) {
             self.lease.ask(now + ASK_AGAIN);
         }
     }
@@ -205,7 +205,7 @@ impl HeldLease {
     pub(crate) fn admits(&self, claim: &Claim, now: Moment) -> bool {
         self.lease.mode() == Mode::Shared
             && claim.terms.mode == Mode::Shared
-            && (self.group.as_ref()).is_none_or(|group| group.is_open(now))
+            && (self.sharers.as_ref()).is_none_or(|sharers| sharers.is_open(now))
             && self.lease.may_be_joined(claim.terms, now)
     }
 
@@ -222,11 +222,11 @@ impl HeldLease {
         if !is_uniform {
             holding.list_holds(End::of(claim, now));
         }
-        let group = self.make_group();
-        group.is_mixed |= !is_uniform;
-        group.expect_end(holding.own_end());
-        group.add(holding);
-        let asks = group.asks(now);
+        let sharers = self.make_sharers();
+        sharers.is_mixed |= !is_uniform;
+        sharers.expect_end(holding.own_end());
+        sharers.add(holding);
+        let asks = sharers.asks(now);
         if !is_uniform {
             self.follow_holds(uniform, now);
         }
@@ -252,17 +252,17 @@ impl HeldLease {
 
     #[cold]
     fn remove_reader(&mut self, owner: Owner, now: Moment) -> bool {
-        let Some(group) = &mut self.group else {
+        let Some(sharers) = &mut self.sharers else {
             return false;
         };
-        if group.remove(owner).is_none() {
-            let Some(next) = group.pop() else {
+        if sharers.remove(owner).is_none() {
+            let Some(next) = sharers.pop() else {
                 unreachable!("BUG: a reader was just found");
             };
             self.first = next;
         }
         // Thousands of owners may share a lease, mostly under the same terms.
-        if group.is_mixed {
+        if sharers.is_mixed {
             let uniform = End::of_uniform(&self.lease);
             self.follow_holds(uniform, now);
         }
@@ -278,7 +278,7 @@ impl HeldLease {
     /// Applies the reply to a renewal that was sent at `sent_at`: owners join while no other process waits.
     pub(crate) fn set_wanted(&mut self, wanted: bool, sent_at: Moment) {
         if self.lease.mode() == Mode::Shared {
-            self.make_group().replied(sent_at, wanted);
+            self.make_sharers().replied(sent_at, wanted);
             if wanted {
                 self.lease.end_hand_offs();
             }
@@ -302,9 +302,9 @@ impl HeldLease {
             return true;
         }
         let mut owners = vec![self.first.grant.owner()];
-        if let Some(group) = &mut self.group {
-            group.readers_end = None;
-            owners.extend(group.readers.iter().map(|it| it.grant.owner()));
+        if let Some(sharers) = &mut self.sharers {
+            sharers.readers_end = None;
+            owners.extend(sharers.readers.iter().map(|it| it.grant.owner()));
         }
         for owner in owners {
             let Some(holding) = self.of_owner(owner) else {
@@ -337,8 +337,8 @@ impl HeldLease {
 
     fn expect_end_of(&mut self, owner: Owner) {
         let own_end = self.of_owner(owner).map(|holding| holding.own_end());
-        if let (Some(at), Some(group)) = (own_end, &mut self.group) {
-            group.expect_end(at);
+        if let (Some(at), Some(sharers)) = (own_end, &mut self.sharers) {
+            sharers.expect_end(at);
         }
     }
 
@@ -365,7 +365,7 @@ impl HeldLease {
     /// Returns when the first of its holds ends without further events, or earlier.
     pub(crate) fn ends_by(&self) -> Moment {
         let first = self.first.ends_by();
-        let readers = self.group.as_ref().and_then(|group| group.readers_end);
+        let readers = self.sharers.as_ref().and_then(|it| it.readers_end);
         readers.map_or(first, |readers| readers.min(first))
     }
 }

@@ -8,7 +8,7 @@ use crate::lock::lease::Lease;
 use crate::observe::LostReason;
 
 impl Lane {
-    /// Returns `true` if a renewal that waited for its turn is still needed, and ends it otherwise. An acquire reports no
+    /// Returns `true` if a renewal that waited for a slot is still needed, and ends it otherwise. An acquire reports no
     /// failure then, because no command failed.
     pub(crate) fn still_wants(&mut self, renewal: &Renewal, effects: &mut Effects) -> bool {
         let wants = self.held_lease().is_some_and(|held_lease| {

@@ -92,7 +92,7 @@ impl Lane {
         };
         match held_lease.nest(claim, now) {
             Some(Ok(grant)) => {
-                if claim.grouped {
+                if claim.of_several {
                     held_lease.expect_pick_up(claim);
                 }
                 Some(Ok(grant))

@@ -1,7 +1,7 @@
-//! The bounds on the waiters of one manager, and of one key's permits, and the turns of the latter.
+//! The bounds on the waiters of one manager, and of one key's permits, and the slots of the latter.
 //!
-//! Each permit has a lane of its own. Without turns, a process with many waiters has as many places in the queue of
-//! the backend, whose commands get slower with each place. A turn is no part of the state of a lane: a loop that waits
+//! Each permit has a lane of its own. Without slots, a process with many waiters has as many places in the queue of
+//! the backend, whose commands get slower with each place. A slot is no part of the state of a lane: a loop that waits
 //! for one for too long contends without it.
 
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(crate) struct Seat {
 /// The waiters for permits of one key, each of which has a reference.
 #[derive(Debug)]
 struct PermitWaiters {
-    /// The turns of their acquire loops. Never closed, and serves the loops in order.
-    turns: Arc<Semaphore>,
+    /// The slots of their acquire loops. Never closed, and serves the loops in order.
+    slots: Arc<Semaphore>,
 }
 
 /// The number of loops that contend at a time. With one, each grant would follow the reply to the command before.
@@ -57,8 +57,8 @@ impl Seats {
     pub(crate) fn add_permit(&self, seat: Seat, key: &LockKey, limit: usize) -> Option<Seat> {
         let mut keys = self.of_permits.lock();
         let taken = keys.entry(key.stored().clone()).or_insert_with(|| {
-            let turns = Arc::new(Semaphore::new(AT_A_TIME));
-            Arc::new(PermitWaiters { turns })
+            let slots = Arc::new(Semaphore::new(AT_A_TIME));
+            Arc::new(PermitWaiters { slots })
         });
         if Arc::strong_count(taken) > limit {
             return None;
@@ -66,7 +66,7 @@ impl Seats {
         let _of_permits = Some(Arc::clone(taken));
         if keys.len() > 2 * self.taken() {
             // A loop can outlive its waiters.
-            keys.retain(|_, it| Arc::strong_count(it) > 1 || Arc::strong_count(&it.turns) > 1);
+            keys.retain(|_, it| Arc::strong_count(it) > 1 || Arc::strong_count(&it.slots) > 1);
         }
         Some(Seat {
             _of_permits,
@@ -81,10 +81,10 @@ impl Seats {
         taken.map_or(0, |taken| Arc::strong_count(taken) - 1)
     }
 
-    /// Returns the turns to contend for permits of `key`, or `None` if it had no waiter for a while.
-    pub(crate) fn turns(&self, key: &LockKey) -> Option<Arc<Semaphore>> {
+    /// Returns the slots to contend for permits of `key`, or `None` if it had no waiter for a while.
+    pub(crate) fn slots(&self, key: &LockKey) -> Option<Arc<Semaphore>> {
         let keys = self.of_permits.lock();
-        Some(Arc::clone(&keys.get(key.stored())?.turns))
+        Some(Arc::clone(&keys.get(key.stored())?.slots))
     }
 
     /// Takes a seat. Returns `None` if all are taken.
@@ -143,21 +143,21 @@ mod tests {
         assert!(first.is_some() && take("a").is_none() && take("b").is_some());
         assert_eq!(seats.permit_waiters(&LockKey::new("a")), 2);
         assert_eq!(seats.taken(), 2);
-        let turns = |key| seats.turns(&LockKey::new(key));
-        let turn = turns("a").expect("two waiters").try_acquire_owned();
+        let slots = |key| seats.slots(&LockKey::new(key));
+        let slot = slots("a").expect("two waiters").try_acquire_owned();
         assert_eq!(
-            turns("a").expect("the same").available_permits(),
+            slots("a").expect("the same").available_permits(),
             AT_A_TIME - 1
         );
-        drop((second, turn));
-        assert!(take("a").is_some() && turns("c").is_none());
+        drop((second, slot));
+        assert!(take("a").is_some() && slots("c").is_none());
         drop(first);
         assert_eq!(seats.permit_waiters(&LockKey::new("a")), 0);
         assert_eq!(seats.taken(), 0);
     }
 
     #[test]
-    fn turns_of_loops_count_after_their_waiters() {
+    fn slots_of_loops_count_after_their_waiters() {
         let seats = Seats::new(9);
         let key = |key: &str| {
             let owner = NonZeroU64::new(1).expect("not zero");
@@ -168,15 +168,15 @@ mod tests {
             seats.add_permit(seat, &key(of), 9)
         };
         drop(take("a"));
-        let turns = seats.turns(&key("a")).expect("its waiter has just left");
-        let turn = turns.try_acquire_owned().expect("free");
+        let slots = seats.slots(&key("a")).expect("its waiter has just left");
+        let slot = slots.try_acquire_owned().expect("free");
         for number in 0..1_000 {
             drop(take(&number.to_string()));
         }
         drop(take("a"));
-        let turns = seats.turns(&key("a")).expect("its waiter has just left");
-        assert_eq!(turns.available_permits(), AT_A_TIME - 1);
-        drop(turn);
+        let slots = seats.slots(&key("a")).expect("its waiter has just left");
+        assert_eq!(slots.available_permits(), AT_A_TIME - 1);
+        drop(slot);
         assert!(seats.of_permits.lock().len() < 100);
     }
 }

@@ -9,7 +9,7 @@ use crate::lock::lane::Attempt;
 use crate::lock::lease::{Claim, Grant};
 use crate::mutex::Mutex;
 
-/// An acquire that waits: for the reply to its own first attempt, or for its turn.
+/// An acquire that waits: for the reply to its own first attempt, or in the queue.
 ///
 /// The mutex is held only to move what it contains: a waker is called, and an attempt polled or dropped, without it.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) type Answer = Result<Given, Error>;
 #[derive(Debug)]
 pub(crate) struct Given {
     pub(crate) grant: Arc<Grant>,
-    /// Whether the waiter waited for its turn, and not only for the reply to its own first attempt.
+    /// Whether the waiter waited in the queue, and not only for the reply to its own first attempt.
     pub(crate) queued: bool,
 }
 

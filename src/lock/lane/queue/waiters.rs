@@ -29,7 +29,7 @@ impl Waiters {
         self.attempting.is_some()
     }
 
-    /// Adds a waiter for its turn.
+    /// Adds a waiter to the queue.
     pub(crate) fn insert(&mut self, waiter: Arc<Waiter>) {
         let queue = self.queue.get_or_insert_default();
         let deadline = waiter.claim.deadline.moment();
@@ -79,7 +79,7 @@ impl Waiters {
         attempting.into_iter().chain(self.queued())
     }
 
-    /// Returns the waiters for their turns.
+    /// Returns the waiters in the queue.
     pub(crate) fn queued(&self) -> impl Iterator<Item = &Waiter> {
         let queue = self.queue.iter().flat_map(|queue| queue.waiters.values());
         queue.map(|waiter| &**waiter)
@@ -93,7 +93,7 @@ impl Waiters {
         self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
     }
 
-    /// Returns the number of waiters for their turns with this ticket or an earlier one.
+    /// Returns the number of waiters in the queue with this ticket or an earlier one.
     pub(crate) fn up_to(&self, ticket: Ticket) -> usize {
         let Some(queue) = &self.queue else { return 0 };
         match queue.waiters.last_key_value() {

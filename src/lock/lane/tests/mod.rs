@@ -233,7 +233,7 @@ impl TestLane {
         due.expect("a renewal")
     }
 
-    /// Returns `true` if a renewal is sent that waited for its turn until `now`.
+    /// Returns `true` if a renewal is sent that waited for a slot until `now`.
     fn still_wants(&mut self, renewal: &Renewal, now: Moment) -> bool {
         (self.lane).still_wants(renewal, &mut Effects::at(now))
     }

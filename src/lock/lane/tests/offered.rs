@@ -37,19 +37,19 @@ fn grant_picked_up_in_time_stays() {
 }
 
 #[test]
-fn grouped_grant_not_picked_up_is_withdrawn() {
+fn grant_of_several_keys_not_picked_up_is_withdrawn() {
     let deadline = Moment::now() + SECOND;
-    let grouped = Claim {
+    let of_several = Claim {
         deadline: Deadline::At(deadline),
-        grouped: true,
+        of_several: true,
         ..claim(1, RENEWED)
     };
-    let (mut lane, grant) = TestLane::held_by(grouped);
+    let (mut lane, grant) = TestLane::held_by(of_several);
     assert_eq!(lane.next_check(), deadline);
     lane.now = deadline;
     returns(&mut lane.check().1);
     assert_eq!(grant.holds(), 0);
-    let joined = lane.lane.join_group(&grant, &grouped, lane.now);
+    let joined = lane.lane.join_keys(&grant, &of_several, lane.now);
     assert!(!joined, "too late");
 }
 
@@ -153,14 +153,14 @@ fn moved_end_of_unclaimed_hold_wakes_loss_future() {
 #[test]
 fn released_hold_of_group_is_not_withdrawn() {
     let deadline = Moment::now() + SECOND;
-    let grouped = Claim {
+    let of_several = Claim {
         deadline: Deadline::At(deadline),
-        grouped: true,
+        of_several: true,
         ..claim(1, RENEWED)
     };
-    let (mut lane, grant) = TestLane::held_by(grouped);
+    let (mut lane, grant) = TestLane::held_by(of_several);
     lane.nest(2, RENEWED);
-    // The group was dropped while it waited for another key.
+    // The acquire was dropped while it waited for another key.
     assert!(lane.release(&grant).work.is_empty());
     lane.now = deadline;
     assert!(lane.check().1.is_empty());
@@ -172,16 +172,16 @@ fn released_hold_of_group_leaves_others_unclaimed() {
     let (mut lane, grant) = TestLane::held(RENEWED);
     assert!(grant.settle());
     let deadline = lane.now + SECOND;
-    let grouped = |hold| Claim {
+    let of_several = |hold| Claim {
         deadline: Deadline::At(deadline),
-        grouped: true,
+        of_several: true,
         ..again(hold, RENEWED)
     };
     for hold in [2, 3] {
-        let entered = lane.enter(grouped(hold));
+        let entered = lane.enter(of_several(hold));
         assert!(matches!(entered, Entered::Granted(grant) if grant.holds() > 1));
     }
-    // The group was dropped while it waited for another key.
+    // The acquire was dropped while it waited for another key.
     assert!(lane.release_hold(&grant, 2, None).work.is_empty());
     lane.now = deadline;
     assert!(lane.check().1.work.is_empty());

@@ -50,8 +50,8 @@ fn release_waits_for_reply_to_renewal() {
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }
 
-/// Returns a held lane with a renewal that waits for its turn.
-fn renewal_before_its_turn() -> (TestLane, Arc<Grant>, Renewal) {
+/// Returns a held lane with a renewal that waits for a slot.
+fn renewal_without_slot() -> (TestLane, Arc<Grant>, Renewal) {
     let (mut lane, grant) = TestLane::held(RENEWED);
     lane.pass(10 * SECOND);
     let renewal = lane.start_renewal();
@@ -60,7 +60,7 @@ fn renewal_before_its_turn() -> (TestLane, Arc<Grant>, Renewal) {
 
 #[test]
 fn renewal_after_end_of_lease_is_not_sent() {
-    let (mut lane, grant, renewal) = renewal_before_its_turn();
+    let (mut lane, grant, renewal) = renewal_without_slot();
     let end = grant.valid_until();
     assert!(lane.still_wants(&renewal, end.before(MS)));
     assert!(!lane.still_wants(&renewal, end));
@@ -69,7 +69,7 @@ fn renewal_after_end_of_lease_is_not_sent() {
 
 #[test]
 fn renewal_after_release_is_not_sent() {
-    let (mut lane, grant, renewal) = renewal_before_its_turn();
+    let (mut lane, grant, renewal) = renewal_without_slot();
     assert!(lane.release(&grant).work.is_empty());
     assert!(!lane.still_wants(&renewal, lane.now));
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));

@@ -8,7 +8,7 @@ use crate::backend::{BackendError, BackendErrorKind};
 /// Returns a lane with one waiter and a `release_or_keep` in flight, and the report of its release.
 pub(super) fn keeping() -> (TestLane, Reported) {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
+    lane.lane.join_keys(&grant, &claim(1, RENEWED), lane.now);
     lane.queue(2, RENEWED);
     let (report, reported) = oneshot::channel();
     returns(&mut lane.release_hold(&grant, 1, Some(report)));
@@ -75,7 +75,7 @@ fn lease_without_tokens_needs_counter() {
     let (mut lane, _reported) = keeping();
     let grant = granted(lane.kept(1, 200));
     assert_eq!(grant.token(), FencingToken::new(200, TOKENS, 0));
-    lane.lane.join_group(&grant, &claim(2, RENEWED), lane.now);
+    lane.lane.join_keys(&grant, &claim(2, RENEWED), lane.now);
     lane.queue(3, RENEWED);
     returns(&mut lane.release_hold(&grant, 2, None));
     let order = lane.take_return();

@@ -34,25 +34,25 @@ pub(super) const AT_ONCE: u32 = 8;
 /// The time between a waiter's last attempt and its deadline, for the reply to arrive.
 pub(super) const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
-/// The longest time for which a loop waits for its turn to contend for a permit. It then learns from its own attempt
+/// The longest time for which a loop waits for its slot to contend for a permit. It then learns from its own attempt
 /// whether the backend replies.
-pub(crate) const LONGEST_FOR_TURN: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_FOR_SLOT: Duration = Duration::from_secs(1);
 
 impl AcquireLoop {
-    /// Waits for a turn to contend for a permit: at most for [`LONGEST_FOR_TURN`], or until the last attempt of the
+    /// Waits for a slot to contend for a permit: at most for [`LONGEST_FOR_SLOT`], or until the last attempt of the
     /// waiter. The wait has no jitter, so loops that end it stay in order. Returns `false` if no waiter is left.
-    pub(super) async fn take_turn(&mut self) -> bool {
-        let Some(turns) = self.engine.seats.turns(&self.key) else {
+    pub(super) async fn take_slot(&mut self) -> bool {
+        let Some(slots) = self.engine.seats.slots(&self.key) else {
             return true;
         };
-        let turn = turns.acquire_owned();
-        let until = self.engine.now() + LONGEST_FOR_TURN;
-        // A hint is for the loops with a turn.
+        let slot = slots.acquire_owned();
+        let until = self.engine.now() + LONGEST_FOR_SLOT;
+        // A hint is for the loops with a slot.
         self.hears = false;
         let goes_on = tokio::select! {
             biased;
-            turn = turn => {
-                self.turn = turn.ok();
+            slot = slot => {
+                self.slot = slot.ok();
                 true
             }
             goes_on = self.pause(until, true) => goes_on,

@@ -208,7 +208,7 @@ fn only_exclusive_renewed_lease_is_kept() {
 #[test]
 fn lease_of_several_keys_is_not_kept() {
     let (mut lane, grant) = TestLane::held(RENEWED);
-    lane.lane.join_group(&grant, &claim(1, RENEWED), lane.now);
+    lane.lane.join_keys(&grant, &claim(1, RENEWED), lane.now);
     returns(&mut lane.keep(&grant, 1));
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
 }

@@ -19,7 +19,7 @@ pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
 const JOIN_WITHOUT_REPLY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct Sharers {
     /// The owners besides the first one, which share the lease. By owner, which each grant contains: a map would store it
     /// twice, and thousands of owners can share a lease.
     pub(super) readers: HashTable<OwnerHolds>,
@@ -41,8 +41,8 @@ enum Joining {
     Closed,
 }
 
-impl Group {
-    /// Creates the group of a lease that was granted then.
+impl Sharers {
+    /// Creates the list of those that share a lease that was granted then.
     pub(super) fn new(granted_at: Moment) -> Self {
         Self {
             readers: HashTable::new(),
