@@ -20,6 +20,7 @@ const ACQUIRE: &str = concat!(
 );
 const RELEASE: &str = concat!(
     include_str!("../../../../src/backend/redis/command/lua/publish.lua"),
+    include_str!("../../../../src/backend/redis/command/lua/release_one.lua"),
     include_str!("../../../../src/backend/redis/command/lua/ended.lua"),
     include_str!("../../../../src/backend/redis/command/lua/release.lua"),
 );
