@@ -12,6 +12,8 @@ use crate::waits::Waits;
 pub(crate) enum Keys {
     /// A new key per pair, so that no key is contended or reused before its release.
     New,
+    /// A key for each task of a process, which comes back with each pair. All processes have the same keys.
+    Own,
     /// A number of keys for all tasks. The n-th key is acquired 1/n as often as the first.
     Shared(usize),
 }
@@ -44,6 +46,7 @@ impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.keys {
             Keys::New => write!(f, "new")?,
+            Keys::Own => write!(f, "own")?,
             Keys::Shared(keys) => write!(f, "{keys}")?,
         }
         let (name, in_flight) = (&self.name, self.in_flight);
@@ -72,6 +75,7 @@ impl FromStr for Job {
         Ok(Self {
             keys: match keys {
                 "new" => Keys::New,
+                "own" => Keys::Own,
                 number => Keys::Shared(number.parse()?),
             },
             name: name.to_owned(),
@@ -141,7 +145,11 @@ mod tests {
 
     #[test]
     fn parsed_job_has_same_text() {
-        for text in ["new a 64 500 0 0 0 exclusive", "3 b 2 4000 25 50 7 shared"] {
+        for text in [
+            "new a 64 500 0 0 0 exclusive",
+            "own a 64 500 0 0 0 exclusive",
+            "3 b 2 4000 25 50 7 shared",
+        ] {
             let job: Job = text.parse().expect("a job");
             assert_eq!(job.to_string(), text);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::job::{Done, Job, Mode};
@@ -135,6 +135,9 @@ impl<L: Locks> Client<L> {
             self.locks.unlock(held).await?;
             if !self.pause.is_zero() {
                 sleep(self.pause).await;
+            } else if self.keys.come_back() {
+                // Else the releaser would have no time before the next acquire.
+                yield_now().await;
             }
             asked = Instant::now();
         }

@@ -24,6 +24,8 @@ use crate::work::{Failure, serve};
 pub(crate) enum Contender {
     Ours,
     OursAwaited,
+    OursKept,
+    OursInMemory,
     OursBackend,
     Bare,
     BareToken,
@@ -47,6 +49,9 @@ pub(crate) enum Contender {
 
 /// The permits of each contender that has some.
 pub(crate) const PERMITS: u32 = 10;
+
+/// How long tower-lock keeps leases, where it does.
+pub(crate) const KEPT: Duration = Duration::from_millis(10);
 
 impl Contender {
     pub(crate) const ALL: [Self; 11] = [
@@ -88,6 +93,10 @@ impl Contender {
         Self::Mutex,
     ];
 
+    /// The contenders for keys that come back to one process.
+    pub(crate) const REPEATED: [Self; 4] =
+        [Self::Ours, Self::OursKept, Self::OursInMemory, Self::Rslock];
+
     /// The contenders for shared locks.
     pub(crate) const READ_WRITE: [Self; 3] = [
         Self::Ours,
@@ -107,6 +116,8 @@ impl Contender {
         match self {
             Self::Ours => "tower-lock",
             Self::OursAwaited => "tower-lock, release awaited",
+            Self::OursKept => "tower-lock, leases kept for 10 ms",
+            Self::OursInMemory => "tower-lock in memory",
             Self::OursBackend => "`RedisBackend` alone",
             Self::Bare => "scripts alone",
             Self::BareToken => "scripts alone, with the token",
@@ -133,7 +144,7 @@ impl Contender {
     pub(crate) fn sent(self, calls: impl Fn(&str) -> u64) -> u64 {
         let sum = |commands: &[&str]| commands.iter().map(|name| calls(name)).sum::<u64>();
         match self {
-            Self::Ours | Self::OursAwaited | Self::OursBackend => {
+            Self::Ours | Self::OursAwaited | Self::OursKept | Self::OursBackend => {
                 sum(&["evalsha", "eval", "subscribe", "unsubscribe"])
             }
             Self::Bare | Self::BareToken => calls("evalsha"),
@@ -209,7 +220,7 @@ impl Contender {
     pub(crate) async fn work(name: &str, managers: &str, url: &str) -> Result<(), Failure> {
         let managers = managers.parse()?;
         let alone = [Self::OursPermitsCounted, Self::Mutex, Self::Semaphore];
-        let all = Self::ALL.into_iter().chain(alone);
+        let all = Self::ALL.into_iter().chain(alone).chain(Self::REPEATED);
         let mut all = all.chain(Self::READ_WRITE).chain(Self::SEMAPHORES);
         let named = all.find(|it| format!("{it:?}") == name);
         match named.ok_or("no such contender")? {
@@ -232,6 +243,8 @@ impl Contender {
                 })
                 .await
             }
+            Self::OursKept => serve(managers, async || ours::keeping(url).await).await,
+            Self::OursInMemory => serve(1, async || Ok(ours::in_memory())).await,
             Self::OursBackend => serve(managers, async || ours_backend::connect(url).await).await,
             Self::Bare => {
                 serve(managers, async || {

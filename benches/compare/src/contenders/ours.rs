@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tower_lock::manager::Acquire;
-use tower_lock::{LockGuard, LockManager};
+use tower_lock::{LockGuard, LockManager, LockManagerBuilder};
 
-use super::PERMITS;
+use super::{KEPT, PERMITS};
 use crate::work::{Failure, Locks};
 
 /// Longer than a job.
@@ -36,6 +36,27 @@ pub(crate) async fn connect(url: &str, release: Release) -> Result<Ours, Failure
         release,
         mode: |acquire| acquire,
     })
+}
+
+/// Leases that stay in the process, of which the guard is dropped.
+pub(crate) async fn keeping(url: &str) -> Result<Ours, Failure> {
+    let locks = LockManagerBuilder::new()
+        .keep_released(KEPT)
+        .connect(url)
+        .await?;
+    Ok(Ours {
+        locks,
+        ..in_memory()
+    })
+}
+
+/// The bound for keys that come back: no lock leaves the process.
+pub(crate) fn in_memory() -> Ours {
+    Ours {
+        locks: LockManager::in_memory(),
+        release: Release::Background,
+        mode: |acquire| acquire,
+    }
 }
 
 /// Permits, of which the guard is dropped.

@@ -8,6 +8,7 @@ mod permits;
 mod postgres;
 mod processes;
 mod release;
+mod repeated;
 mod scale;
 mod shared;
 mod starvation;
@@ -23,6 +24,7 @@ pub(crate) enum Scenario {
     Uncontended,
     OneCore,
     Release,
+    Repeated,
     Hot,
     Processes,
     Herd,
@@ -36,10 +38,11 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Uncontended,
         Self::OneCore,
         Self::Release,
+        Self::Repeated,
         Self::Hot,
         Self::Processes,
         Self::Herd,
@@ -61,6 +64,7 @@ impl Scenario {
             Self::Uncontended => uncontended::run(bench),
             Self::OneCore => one_core::run(bench),
             Self::Release => release::run(bench),
+            Self::Repeated => repeated::run(bench),
             Self::Hot => hot::run(bench),
             Self::Processes => processes::run(bench),
             Self::Herd => herd::run(bench),

@@ -61,7 +61,7 @@ pub(crate) fn run(bench: &mut Bench) {
 }
 
 /// Runs a job, and returns its report with the number of commands that the team sent.
-fn counted(bench: &Bench, team: &mut Team, job: &Job) -> (Option<Report>, u64) {
+pub(super) fn counted(bench: &Bench, team: &mut Team, job: &Job) -> (Option<Report>, u64) {
     let contender = team.contender;
     let sent = || contender.sent(|command| bench.server.calls(command));
     let before = sent();
