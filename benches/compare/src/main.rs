@@ -5,6 +5,7 @@ mod child;
 mod contenders;
 mod contention;
 mod cores;
+mod cpu;
 mod job;
 mod keys;
 mod knobs;

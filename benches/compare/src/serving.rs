@@ -7,7 +7,7 @@ use axum::routing::put;
 use tokio::net::TcpListener;
 use tower_lock::{LockLayer, LockManager};
 
-use crate::contenders::{bare, rslock, together};
+use crate::contenders::{KEPT, bare, rslock, together};
 use crate::work::{Failure, Locks};
 
 const PATH: &str = "/orders/{id}";
@@ -52,6 +52,8 @@ pub(crate) async fn serve(locks: &str, url: &str) -> Result<(), Failure> {
         "none" => app,
         "memory" => app.route_layer(LockLayer::by_path(LockManager::in_memory())),
         "redis" => app.route_layer(LockLayer::by_path(LockManager::connect(url).await?)),
+        "kept" => app
+            .route_layer(LockLayer::by_path(LockManager::connect(url).await?).keep_released(KEPT)),
         "rslock" => locked_by(rslock::connect(url)?),
         "bare" => locked_by(bare::connect(url, bare::Token::Ours).await?),
         "together" => locked_by(together::connect(url).await?),

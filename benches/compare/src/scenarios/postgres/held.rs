@@ -10,6 +10,7 @@ use tower_lock::LockManager;
 
 use super::{client, manager};
 use crate::bench::Bench;
+use crate::cpu;
 use crate::postgres_server::PostgresServer;
 use crate::scaling::processor_time;
 use crate::table::thousands;
@@ -65,7 +66,9 @@ pub(super) async fn idle(bench: &mut Bench, server: &PostgresServer) -> Result<(
     let sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'held'";
     let sessions = client.query(sessions, &[]).await?;
     let of_server = || -> Result<f64, Failure> {
-        let each = sessions.iter().map(|row| ticks(row.get(0)));
+        let each = sessions
+            .iter()
+            .map(|row| cpu::seconds(row.get::<_, i32>(0)));
         each.sum()
     };
     let (here, there) = (processor_time(), of_server()?);
@@ -86,16 +89,6 @@ pub(super) async fn idle(bench: &mut Bench, server: &PostgresServer) -> Result<(
     let (figure, note) = (format!("{connections}"), target::note(&targets, rest));
     (bench.table).row(&scenario, "tower-lock", figure, "", note);
     Ok(())
-}
-
-/// Returns the seconds of CPU that a process has used.
-fn ticks(process: i32) -> Result<f64, Failure> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut next = || -> Result<f64, Failure> { Ok(fields.next().unwrap_or_default().parse()?) };
-    // Linux counts in hundredths of a second.
-    Ok((next()? + next()?) / 100.0)
 }
 
 /// Two processes pass one key on. Old versions of its row could slow them down.
