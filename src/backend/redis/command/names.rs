@@ -4,7 +4,6 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
-use smallvec::SmallVec;
 use uuid::fmt::Hyphenated;
 
 use super::slot::{fence_of, slot_of};
@@ -139,11 +138,18 @@ impl RedisName<'_> {
 impl ToRedisArgs for RedisName<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         // One argument in one write takes a third of the time of one write per piece.
-        let mut text = SmallVec::<[u8; SHORT]>::new();
-        for piece in self.0 {
-            text.extend_from_slice(piece.as_bytes());
+        let mut text = [0; SHORT];
+        let Some(name) = text.get_mut(..self.len()) else {
+            return out.write_arg(self.to_text().as_bytes());
+        };
+        let mut rest = &mut *name;
+        // Most names have few pieces.
+        for piece in self.0.iter().filter(|piece| !piece.is_empty()) {
+            let (next, after) = rest.split_at_mut(piece.len());
+            next.copy_from_slice(piece.as_bytes());
+            rest = after;
         }
-        out.write_arg(&text);
+        out.write_arg(name);
     }
 }
 
