@@ -207,7 +207,13 @@ impl Scripts {
             ),
             release_or_keep: compared(
                 "release_or_keep",
-                &[fence, reported, lua!("release_or_keep")],
+                &[
+                    fence,
+                    report,
+                    lua!("keep_alone"),
+                    queue,
+                    lua!("release_or_keep"),
+                ],
             ),
             downgrade: repeatable("downgrade", &[fence, reported, downgrade]),
             downgrade_body: repeatable("downgrade_body", &[fence_elsewhere, reported, downgrade]),

@@ -1,4 +1,4 @@
--- Keeps a lease unless another process waits for its release. Otherwise releases it.
+-- Keeps a lease unless another process waits for its release. Otherwise releases it. keep_alone.lua is its first part.
 --
 -- KEYS[1] lock body, KEYS[2] fencing counter, KEYS[3] queue, missing if it is denied
 -- ARGV[1] lease id, ARGV[2] TTL in ms, ARGV[3] channel,
@@ -42,11 +42,4 @@ if others > 0 then
   end
   return { others, to, again > 0 and 1 or 2 }
 end
-if redis.call('hexists', body, lease) == 0 then
-  return 0
-end
-local counter = next_counter(KEYS[2], ARGV[5], time)
-if redis.call('pttl', body) < tonumber(ARGV[2]) then
-  redis.call('pexpire', body, ARGV[2])
-end
-return counter and -counter
+return keep(time)
