@@ -46,7 +46,7 @@ pub(crate) fn drift(lease: Duration) -> Duration {
 
 impl Hold {
     /// Creates a hold that begins now.
-    pub(super) fn begins(
+    pub(crate) fn begins(
         key: &str,
         process: usize,
         token: i64,

@@ -5,6 +5,7 @@ mod cluster;
 mod downgrade;
 mod endpoint;
 mod http;
+mod kept;
 mod limits;
 mod network;
 mod permits;
@@ -164,6 +165,7 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(network::rows());
     rows.extend(refusal::rows());
     rows.extend(process::rows());
+    rows.extend(kept::rows());
     rows.extend(queue::rows());
     rows.extend(shared::rows());
     rows.extend(permits::rows());
