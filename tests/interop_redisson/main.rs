@@ -11,6 +11,7 @@ mod busy;
 mod cases;
 mod child;
 mod java;
+mod kept;
 mod shared;
 mod sides;
 #[path = "../support/mod.rs"]
@@ -155,6 +156,7 @@ async fn shares(sides: &Sides) {
         for managers in [1, 4] {
             turns::beside_relocking_thread(sides, managers).await;
         }
+        kept::beside_waiting_thread(sides).await;
     } else if !has_plain_turns(sides) {
         turns::among_busy_managers(sides, 2, Duration::ZERO).await;
     }

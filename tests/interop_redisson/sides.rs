@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tower_lock::backend::redis::{Publish, RedisBackendBuilder};
-use tower_lock::{LockManager, RedisBackend};
+use tower_lock::{LockManager, LockManagerBuilder, RedisBackend};
 
 use crate::java::{Java, Place};
 use crate::support::cluster::Cluster;
@@ -73,9 +73,16 @@ impl Sides {
         }
     }
 
-    /// Starts another process of this crate. Returns its manager and its backend.
+    /// Starts another process of this crate. Returns its manager.
     pub(crate) async fn rust(&self) -> LockManager {
-        manager(RedisBackend::builder(self.url()).publish(self.publish)).await
+        self.keeping(Duration::ZERO).await
+    }
+
+    /// As [`rust`](Self::rust), and keeps released leases for this time.
+    pub(crate) async fn keeping(&self, time: Duration) -> LockManager {
+        let backend = RedisBackend::builder(self.url()).publish(self.publish);
+        let locks = builder(backend).await.keep_released(time);
+        locks.build().expect("valid settings")
     }
 
     pub(crate) fn url(&self) -> String {
@@ -231,6 +238,10 @@ impl Drop for Lent {
 }
 
 pub(crate) async fn manager(backend: RedisBackendBuilder) -> LockManager {
+    builder(backend).await.build().expect("valid settings")
+}
+
+async fn builder(backend: RedisBackendBuilder) -> LockManagerBuilder {
     // At the start, seven sets of servers and the JVMs share the cores.
     let backend = backend.prefix("").response_timeout(SECOND);
     let backend = backend.connect().await;
@@ -238,8 +249,6 @@ pub(crate) async fn manager(backend: RedisBackendBuilder) -> LockManager {
     LockManager::builder(backend)
         .watchdog_timeout(LEASE)
         .wait(60 * SECOND)
-        .build()
-        .expect("valid settings")
 }
 
 /// Returns the channel that Java subscribes to, see the case about names.
