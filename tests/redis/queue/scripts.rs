@@ -81,15 +81,17 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
         Flavor::Sharded => piece!("publish_sharded"),
         Flavor::Both => piece!("publish_both"),
     };
-    let listeners = piece!("listeners");
-    let listeners = &match flavor {
+    let counted = |piece: &str, real, wrong| match flavor {
         Flavor::Implausible => {
-            let real = "counts[2] + also[2], counts[4] + also[4]";
-            assert!(listeners.contains(real));
-            listeners.replace(real, "counts[2] + 4e8, counts[4] + 3e8")
+            assert!(piece.contains(real));
+            piece.replace(real, wrong)
         }
-        _ => listeners.to_owned(),
+        _ => piece.to_owned(),
     };
+    let real = "counts[2] + also[2], counts[4] + also[4]";
+    let wrong = "counts[2] + 4e8, counts[4] + 3e8";
+    let listeners = &counted(piece!("listeners"), real, wrong);
+    let alone = &counted(piece!("keep_alone"), "[2] == 0", "[2] + 4e8 == 0");
     let guarded = flavor == Flavor::Guarded;
     let guard = [piece!("started"), piece!("quarantine"), piece!("guard")].concat();
     let guard = if guarded { &guard } else { "" };
@@ -129,13 +131,7 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
             piece!("release_wanted"),
         ],
         "leave" => &[report, &queue, piece!("ended"), piece!("leave")],
-        "release_or_keep" => &[
-            fence,
-            report,
-            piece!("keep_alone"),
-            &queue,
-            piece!("release_or_keep"),
-        ],
+        "release_or_keep" => &[fence, report, alone, &queue, piece!("release_or_keep")],
         "downgrade" => &[fence, report, &queue, piece!("downgrade")],
         "force_release" => &[report, &queue, piece!("ended"), piece!("force_release")],
         "inspect" => &[report, &queue, piece!("inspect")],
