@@ -24,6 +24,9 @@ struct Waits {
     overtaken: usize,
 }
 
+/// The grants in the longest time until a waiter is in the queue, on a busy machine: two commands.
+const WHILE_ENTERING: usize = 20;
+
 /// The share of each process, and the place of each waiter, do not depend on the speed of the machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn herd_shares_grants_in_order() {
@@ -84,5 +87,6 @@ pub(super) async fn herd(managers: usize) {
     );
     assert!(least >= 50, "{counts:?}");
     // A turn serves the waiters of its process. One round of turns may have begun, and the next one follows.
-    assert!(overtaken <= 3 * managers * OWNERS, "{overtaken}");
+    let rounds = 3 * managers * OWNERS;
+    assert!(overtaken <= rounds + WHILE_ENTERING, "{overtaken}");
 }
