@@ -68,7 +68,8 @@ const UNIT: u32 = 2_000;
 impl Keep {
     /// Returns `None` for zero. Longer times than 100 ms are invalid.
     pub(crate) fn new(time: Duration) -> Option<Self> {
-        let units = time.as_nanos().div_ceil(UNIT.into());
+        let nanos = u32::try_from(time.as_nanos()).unwrap_or(u32::MAX);
+        let units = nanos.div_ceil(UNIT);
         NonZeroU16::new(u16::try_from(units).unwrap_or(u16::MAX)).map(Self)
     }
 
