@@ -215,8 +215,8 @@ impl PostgresBackendBuilder {
     }
 }
 
-/// Checks the schema, begins the counter, and tries a grant and its release. So each connection has compiled the functions before the first
-/// lock: a session that compiles them in the mutex of a key would delay others.
+/// Checks the schema, begins the counter, and tries a grant and its release. So each connection has compiled the functions
+/// before the first lock: a session that compiles them in the mutex of a key would delay others.
 async fn prepare(inner: &Inner, migrates: bool) -> Result<(), BackendError> {
     let session = inner.line.session().await?;
     // No lock depends on the connect, so a busy server has more time for it than for a command.
