@@ -19,7 +19,7 @@ use tower_lock::{Error, FencingToken, Held, LockGuard};
 use crate::support::errors::chain;
 
 pub(crate) use checked_guard::CheckedGuard;
-pub(crate) use hold::{Hold, Refusal};
+pub(crate) use hold::{Hold, Refusal, drift};
 pub(crate) use stall_detector::StallDetector;
 pub(crate) use verdict::{BACKSTOP, Verdict};
 

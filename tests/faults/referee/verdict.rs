@@ -161,10 +161,10 @@ impl Verdict {
 
     fn token(&mut self, row: &Row, referee: &Referee, log: &Log, old: &Hold, new: &Hold) {
         // Two servers granted the key as primaries at the same time. The order of their replies is not
-        // evidence.
+        // evidence, and a process hands on the lease that it has from one of them.
         let divided = may_be_forgotten(row, log, old) && old.end() > new.granted;
         let taken_after = match divided {
-            true => new.asked,
+            true => new.asked.min(new.lease_from()),
             false => new.taken_after(),
         };
         // A process that has not noticed the loss of its lease still grants under it.
@@ -298,9 +298,14 @@ impl Verdict {
                 Topology::Quorum => STALL_OF_NODE,
                 _ => STALL,
             };
-            let stalled = referee
-                .stall_detector
-                .delay(refusal.asked, refusal.answered);
+            // No reply can be late in a shorter time. Such an acquire joined others, and received the error of their last
+            // attempt.
+            let attempted = match waited < stall {
+                true => refusal.asked.checked_sub(BACKSTOP),
+                false => None,
+            };
+            let from = attempted.unwrap_or(refusal.asked);
+            let stalled = referee.stall_detector.delay(from, refusal.answered);
             let excused = stalled > stall || outages.iter().any(concerned);
             self.expect(excused, "errors", || {
                 let why = &refusal.why;

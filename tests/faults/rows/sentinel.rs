@@ -7,7 +7,7 @@ use tower_lock::ErrorKind;
 
 use super::{LEASE, Row};
 use crate::load::hot;
-use crate::referee::BACKSTOP;
+use crate::referee::{BACKSTOP, made_up};
 use crate::run::{PROCESSES, Run};
 use crate::store::{Store, Topology};
 use crate::support::engine::{MS, SECOND};
@@ -34,6 +34,9 @@ pub(super) fn rows() -> Vec<Row> {
             .clears_within(LEASE + BACKSTOP)
     };
     vec![
+        Row::new(Topology::Own, "the referee judges divided servers", |run| {
+            Box::pin(async { made_up::detects_tokens_of_divided_servers(run) })
+        }),
         row("primary killed", |run| Box::pin(killed(run))),
         by_name("primary with a host name killed", |run| {
             Box::pin(killed(run))

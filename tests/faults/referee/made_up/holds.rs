@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_lock::backend::Mode;
 
-use crate::referee::{Hold, Referee, Verdict};
+use crate::referee::{Hold, Referee, Verdict, drift};
 use crate::rows::Row;
 use crate::run::Run;
 use crate::store::Topology;
@@ -38,8 +38,39 @@ fn broken_below(holds: &[(MadeUp, u32)]) -> Vec<&'static str> {
         });
     }
     let row = Row::new(Topology::Own, "made up", |_| Box::pin(async {}));
-    let verdict = Verdict::of(&row, &referee, &[], &[]);
+    judged(&row, &referee)
+}
+
+fn judged(row: &Row, referee: &Referee) -> Vec<&'static str> {
+    let verdict = Verdict::of(row, referee, &[], &[]);
     verdict.violations.into_iter().map(|it| it.of).collect()
+}
+
+/// A new primary grants a key to one process while another one has it from the former primary, until all servers agree.
+/// The lower token is in order only if its lease is older than the other grant.
+pub(crate) fn detects_tokens_of_divided_servers(run: &mut Run) {
+    for (what, lease_from, expected) in [
+        ("a lease from before", 50, &[][..]),
+        ("a lease from after", 70, &["I4"]),
+    ] {
+        let referee = Referee::without_a_runtime();
+        let at = |millis| referee.start.0 + Duration::from_millis(millis);
+        for (token, lease_from, granted, released) in [(2, 60, 60, 90), (1, lease_from, 70, 80)] {
+            let hold = Hold::begins("k", 0, token, (SECOND, true));
+            referee.log().holds.push(Hold {
+                asked: at(granted),
+                granted: at(granted),
+                confirmed: at(granted),
+                released: Some(at(released)),
+                deadlines: vec![at(lease_from) + SECOND - drift(SECOND)],
+                ..hold
+            });
+        }
+        referee.log().divided_until = Some(at(100));
+        let row = Row::new(Topology::Own, "made up", |_| Box::pin(async {})).loses_data();
+        let broken = judged(&row, &referee);
+        run.proof(broken == expected, format!("{what}: {broken:?}"));
+    }
 }
 
 /// Readers overlap each other and no writer, and their tokens follow those of the writers only.
