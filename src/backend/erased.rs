@@ -35,7 +35,7 @@ pub(crate) trait ErasedBackend: Send + Sync {
     fn leave(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
     fn renew(self: Arc<Self>, renewals: Vec<Renewal>) -> Outcomes<Renewed>;
     fn release(self: Arc<Self>, leases: Vec<Release>) -> Outcomes<Released>;
-    fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept>;
+    fn release_or_keep(self: Arc<Self>, leases: Vec<KeepRequest>) -> Outcomes<ReleasedOrKept>;
     fn downgrade(self: Arc<Self>, lease: Renewal) -> Outcome<Downgraded>;
     fn watch(&self, key: &LockKey, manager: Uuid) -> Hints;
     fn recoveries(&self) -> Hints;
@@ -183,9 +183,10 @@ impl<B: Backend> ErasedBackend for Erased<B> {
         })
     }
 
-    fn release_or_keep(self: Arc<Self>, request: KeepRequest) -> Outcome<ReleasedOrKept> {
-        self.one(Command::ReleaseOrKeep, |it| async move {
-            it.backend.release_or_keep(&request).await
+    fn release_or_keep(self: Arc<Self>, leases: Vec<KeepRequest>) -> Outcomes<ReleasedOrKept> {
+        let count = leases.len();
+        self.batch(Command::ReleaseOrKeep, count, |it| async move {
+            it.backend.release_or_keep(&leases).await
         })
     }
 

@@ -77,8 +77,11 @@ impl Backend for Memory {
         self.each(leases, MemoryState::release)
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        Ok(self.state.lock().release_or_keep(request, Instant::now()))
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
+        self.each(leases, MemoryState::release_or_keep)
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

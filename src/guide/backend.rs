@@ -25,7 +25,7 @@
 //! | method | default | implement it if the store |
 //! |---|---|---|
 //! | [`contend`](crate::backend::Backend::contend), [`leave`](crate::backend::Backend::leave) | `try_acquire`, `release` | has a queue of the waiters of all processes |
-//! | [`release_or_keep`](crate::backend::Backend::release_or_keep) | `release` | can count the subscribers of a key: a busy key without waiters elsewhere then needs fewer commands. It takes as many counters as the request asks for |
+//! | [`release_or_keep`](crate::backend::Backend::release_or_keep) | `release` | can count the subscribers of a key: busy keys without waiters elsewhere then need fewer commands. Each lease takes as many counters as its request asks for |
 //! | [`capabilities`](crate::backend::Backend::capabilities) | exclusive leases only; 256 tokens per counter; 500 ms per command | has shared leases or permits: it then obeys the `mode` and the `limit` of an [`AcquireRequest`](crate::backend::AcquireRequest), and the `mode` of a [`Renewal`](crate::backend::Renewal). Has another bound for one command: `no_wait` ends within it. Has counters that other clients also use: one token per counter |
 //! | [`downgrade`](crate::backend::Backend::downgrade) | an error: the store has no shared leases | has shared leases |
 //! | [`recoveries`](crate::backend::Backend::recoveries) | no hints | detects that it is available again after an outage |
@@ -342,7 +342,7 @@
 //! | `tokens_per_counter_…` | the number is 0 or above 256 |
 //! | `expired_lease_frees_key`, `expired_lease_is_not_renewed` | a method reads a row without a look at its end |
 //! | `concurrent_acquires_…` | the comparison and the write are not one step |
-//! | `release_or_keep_…`, `kept_lease_…` | with the default: `release`, or the first hint of `watch`; otherwise, with `belongs to the lease kept under`: the kept lease has fewer counters than requested |
+//! | `release_or_keep_…`, `kept_lease_…` | with the default: `release`, or the first hint of `watch`; otherwise, with `belongs to the lease kept under`: the kept lease has fewer counters than requested; with `only the second lease`: the results are not in the order of the leases |
 //! | `watch_in_effect_…`, with `the … subscription takes effect` | no hint when the subscription began |
 //! | `release_sends_hint_…`, `forced_release_sends_hint_…` | no hint to the other handle: the subscribers are those of one process |
 //! | `inspect_returns_…` | the id is not the text of the lease; a free key has a holder |

@@ -229,24 +229,36 @@ impl Backend for Slow {
         outcomes
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
         if !self.release_takes.is_zero() {
             sleep(self.release_takes).await;
         }
         if self.keeps {
-            return Ok(ReleasedOrKept::kept(None));
+            return leases
+                .iter()
+                .map(|_| Ok(ReleasedOrKept::kept(None)))
+                .collect();
         }
-        let outcome = if self.has_queue {
-            let outcome = self.memory.release_or_keep(request).await;
-            outcome.map(|outcome| outcome.with_listening(self.listens))
+        let outcomes: Vec<_> = if self.has_queue {
+            let outcomes = self.memory.release_or_keep(leases).await.into_iter();
+            let listening = outcomes.map(|it| it.map(|it| it.with_listening(self.listens)));
+            listening.collect()
         } else {
-            let release = Release::new(request.key.clone(), request.lease);
-            let released = self.memory.release(&[release]).await.remove(0)?;
-            Ok(ReleasedOrKept::passed(released, 0, false))
+            let releases = leases
+                .iter()
+                .map(|it| Release::new(it.key.clone(), it.lease));
+            let releases: Vec<_> = releases.collect();
+            let outcomes = self.memory.release(&releases).await.into_iter();
+            let passed =
+                outcomes.map(|it| it.map(|released| ReleasedOrKept::passed(released, 0, false)));
+            passed.collect()
         };
         match self.loses_keep {
-            true => Err(lost()),
-            false => outcome,
+            true => leases.iter().map(|_| Err(lost())).collect(),
+            false => outcomes,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tower_lock::backend::Backend;
 use tower_lock::{LockManager, Memory};
@@ -43,6 +44,27 @@ async fn key_that_comes_back_needs_few_commands() {
     );
     // A turn has 256 tokens at first, and each further one twice as many as the last one needed.
     assert!(wire.sent(Command::ReleaseOrKeep) <= 3, "{:?}", wire.log());
+}
+
+/// Their turns begin together, and each key is in use until its turn ends.
+#[tokio::test(start_paused = true)]
+async fn keys_whose_turns_end_together_share_command() {
+    const KEYS: usize = 64;
+    let wire = Simulated::new(MS);
+    let locks = keeping(&wire);
+    let keys: Vec<_> = (0..KEYS).map(|n| format!("k{n}")).collect();
+    for _ in 0..20 {
+        let acquires = keys.iter().map(|key| locks.acquire(&**key).into_future());
+        let guards = join_all(acquires).await;
+        guards.into_iter().for_each(|guard| drop(guard.unwrap()));
+        sleep(10 * MS).await;
+    }
+    let (kept, commands) = (wire.sent(Command::ReleaseOrKeep), wire.keep_batches());
+    assert!(kept >= 2 * KEYS, "{kept} leases were kept");
+    assert!(
+        commands * 8 <= kept,
+        "{commands} commands for {kept} leases"
+    );
 }
 
 #[tokio::test(start_paused = true)]

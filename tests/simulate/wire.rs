@@ -219,16 +219,21 @@ impl Backend for Wire {
         self.end(Command::Release, leases).await
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
         let queue = self.environment.plan.queue;
-        let item = Item {
+        let items = leases.iter().map(|request| Item {
             listens: request.listens,
             next: request.next.filter(|_| queue),
             counters: request.counters,
             ..item(&request.key, Some(request.lease), request.ttl)
-        };
-        let queued = item.next.is_some();
-        Ok(match self.one(Command::Pass, item).await? {
+        });
+        let items: Vec<_> = items.collect();
+        let queued: Vec<_> = items.iter().map(|item| item.next.is_some()).collect();
+        let outcomes = self.call(Command::Pass, items).await;
+        let decided = |outcome, queued| match outcome {
             Outcome::Kept { counter } => ReleasedOrKept::kept(counter),
             Outcome::Released { watchers } => {
                 ReleasedOrKept::passed(Released::Released, watchers, queued)
@@ -240,7 +245,11 @@ impl Backend for Wire {
             Outcome::LeftToOthers => ReleasedOrKept::passed(Released::LeftToOthers, 0, queued),
             Outcome::NotHeld => ReleasedOrKept::NotHeld,
             other => unexpected(other),
-        })
+        };
+        let outcomes = outcomes.into_iter().zip(queued);
+        outcomes
+            .map(|(outcome, queued)| outcome.map(|outcome| decided(outcome, queued)))
+            .collect()
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

@@ -60,6 +60,8 @@ struct Wire {
     in_flight: HashMap<LockKey, usize>,
     most_in_flight: usize,
     batches: usize,
+    /// The commands that keep leases.
+    keeps: usize,
     renewing: usize,
     most_renewing: usize,
     /// Notified when the store is no longer down.
@@ -180,6 +182,11 @@ impl Simulated {
     /// Returns the number of renew commands sent, each for many leases.
     pub(crate) fn renew_batches(&self) -> usize {
         self.wire.lock().unwrap().batches
+    }
+
+    /// Returns the number of commands sent that keep leases, each for some of them.
+    pub(crate) fn keep_batches(&self) -> usize {
+        self.wire.lock().unwrap().keeps
     }
 
     /// Returns the most renew commands in flight at one time.
@@ -304,10 +311,24 @@ impl Backend for Simulated {
         self.end(leases, release).await
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        let _in_flight = self.enter(&request.key);
-        let fault = self.send(Command::ReleaseOrKeep, &request.key, request.lease);
-        self.meet(fault, self.memory.release_or_keep(request)).await
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
+        self.wire.lock().unwrap().keeps += 1;
+        let outcomes = leases.iter().map(async |lease| {
+            let _in_flight = self.enter(&lease.key);
+            let fault = self.send(Command::ReleaseOrKeep, &lease.key, lease.lease);
+            let effect = async {
+                let mut one = self
+                    .memory
+                    .release_or_keep(std::slice::from_ref(lease))
+                    .await;
+                one.remove(0)
+            };
+            self.meet(fault, effect).await
+        });
+        join_all(outcomes).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

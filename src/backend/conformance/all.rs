@@ -51,6 +51,7 @@ functions! {
     keep::release_or_keep_of_watched_key_releases(one, other).await;
     keep::kept_lease_is_not_shortened(one).await;
     keep::release_or_keep_without_lease_changes_nothing(one).await;
+    keep::release_or_keep_returns_one_result_per_lease(one).await;
     hint::watch_in_effect_sends_hint(one).await;
     hint::release_sends_hint_to_other_handle(one, other).await;
     hint::forced_release_sends_hint_to_other_handle(one, other).await;

@@ -67,9 +67,28 @@ pub(super) async fn release_or_keep_without_lease_changes_nothing<B: Backend>(ba
     release(backend, &key, holder).await;
 }
 
+/// Checks that `release_or_keep` of several leases returns their outcomes in order.
+pub(super) async fn release_or_keep_returns_one_result_per_lease<B: Backend>(backend: &B) {
+    let (key, holder, another) = fixture("pass-two");
+    grant(backend, &key, holder, LONG).await;
+    let leases = [another, holder].map(|lease| KeepRequest::new(key.clone(), lease, LONG));
+    let outcomes = backend.release_or_keep(&leases).await;
+    let [Ok(ReleasedOrKept::NotHeld), Ok(kept)] = &outcomes[..] else {
+        panic!("only the second lease holds its key: {outcomes:?}");
+    };
+    assert_ne!(kept, &ReleasedOrKept::NotHeld, "it holds the key");
+    definite(backend.force_release(&key, None).await, "force_release");
+}
+
 async fn release_or_keep<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> ReleasedOrKept {
     let request = KeepRequest::new(key.clone(), lease, LONG).with_counters(COUNTERS);
-    definite(backend.release_or_keep(&request).await, "release_or_keep")
+    definite(
+        backend
+            .release_or_keep(std::slice::from_ref(&request))
+            .await
+            .remove(0),
+        "release_or_keep",
+    )
 }
 
 /// Asserts that the lease of `holder` continues, and that no later grant uses its counters.

@@ -172,15 +172,15 @@ pub trait Backend: Send + Sync + 'static {
         leases: &[Release],
     ) -> impl Future<Output = Vec<Result<Released, BackendError>>> + Send;
 
-    /// Keeps the lease for the requested TTL if no other process waits for the key, and releases it
-    /// otherwise. A process waits if it is in the queue or subscribed to the key.
+    /// Keeps each lease for the requested TTL if no other process waits for its key, and releases it
+    /// otherwise. A process waits if it is in the queue or subscribed to the key. Returns one result per lease, in order.
     ///
     /// The engine calls this when a lease has used up its hand-off budget in this process, or its turn as a
     /// [kept](crate::LockManagerBuilder::keep_released) lease. The calling
     /// process is not subscribed to the key. A lease that is kept continues under the requested number of fresh
     /// [`counters`](KeepRequest::counters), or under its own if the store has no room to count.
     ///
-    /// If the lease is released and the request has a [`next`](KeepRequest::next) lease, that lease enters the
+    /// If a lease is released and its request has a [`next`](KeepRequest::next) lease, that lease enters the
     /// queue in the same step. The waiters of the calling process then wait behind all others.
     ///
     /// A backend that cannot count subscribers must release. The default implementation does so through
@@ -188,21 +188,26 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease is released, kept or unchanged. A repeat after a release returns
+    /// If dropped, each lease is released, kept or unchanged. A repeat after a release returns
     /// [`ReleasedOrKept::NotHeld`]. A repeat after a keep decides again, and a second keep uses fresh
     /// counters. After an unknown result the engine sends a plain `release`.
     fn release_or_keep(
         &self,
-        request: &KeepRequest,
-    ) -> impl Future<Output = Result<ReleasedOrKept, BackendError>> + Send {
-        let release = Release::new(request.key.clone(), request.lease);
+        leases: &[KeepRequest],
+    ) -> impl Future<Output = Vec<Result<ReleasedOrKept, BackendError>>> + Send {
+        let releases = leases
+            .iter()
+            .map(|it| Release::new(it.key.clone(), it.lease));
+        let releases: Vec<_> = releases.collect();
         async move {
-            match self.release(&[release]).await.into_iter().next() {
-                Some(Ok(Released::NotHeld)) => Ok(ReleasedOrKept::NotHeld),
-                Some(Ok(released)) => Ok(ReleasedOrKept::passed(released, 0, false)),
-                Some(Err(error)) => Err(error),
-                None => Err(BackendError::no_outcome()),
-            }
+            let outcomes = self.release(&releases).await.into_iter();
+            let unkept = outcomes.map(|outcome| {
+                outcome.map(|released| match released {
+                    Released::NotHeld => ReleasedOrKept::NotHeld,
+                    released => ReleasedOrKept::passed(released, 0, false),
+                })
+            });
+            unkept.collect()
         }
     }
 

@@ -108,8 +108,9 @@ fn contend() -> AcquireRequest {
     AcquireRequest::new(key(), lease(), Duration::from_secs(1)).with_listening(true)
 }
 
-fn keep() -> KeepRequest {
-    KeepRequest::new(key(), lease(), Duration::from_secs(1))
+async fn keep_three(flaw: Flaw) -> Vec<Result<ReleasedOrKept, BackendError>> {
+    let leases = vec![KeepRequest::new(key(), lease(), Duration::from_secs(1)); 3];
+    ErasedBackend::release_or_keep(Flawed::new(flaw), leases).await
 }
 
 async fn renew_three(flaw: Flaw) -> Vec<Result<Renewed, BackendError>> {
@@ -173,8 +174,8 @@ async fn panicking_commands_are_unknown() {
         assert!(is_unknown(&acquired), "{acquired:?}");
         let contended = ErasedBackend::contend(new(), contend()).await;
         assert!(is_unknown(&contended), "{contended:?}");
-        let kept = ErasedBackend::release_or_keep(new(), keep()).await;
-        assert!(is_unknown(&kept), "{kept:?}");
+        let kept = keep_three(flaw).await;
+        assert!(kept.len() == 3 && kept.iter().all(is_unknown), "{kept:?}");
         let holder = ErasedBackend::inspect(new(), key()).await;
         assert!(is_unknown(&holder), "{holder:?}");
         let freed = ErasedBackend::force_release(new(), key(), None).await;
@@ -184,13 +185,12 @@ async fn panicking_commands_are_unknown() {
 
 #[tokio::test]
 async fn release_or_keep_releases_by_default() {
-    let backend = Flawed::new(Flaw::Outcomes(1));
-    let kept = ErasedBackend::release_or_keep(backend, keep()).await;
+    let [kept, unknown, also_unknown] = &keep_three(Flaw::Outcomes(1)).await[..] else {
+        panic!("one outcome for each lease");
+    };
     assert!(matches!(
         kept,
         Ok(ReleasedOrKept::Released { watchers: 0, .. })
     ));
-    let none = Flawed::new(Flaw::Outcomes(0));
-    let kept = ErasedBackend::release_or_keep(none, keep()).await;
-    assert!(is_unknown(&kept), "{kept:?}");
+    assert!(is_unknown(unknown) && is_unknown(also_unknown));
 }

@@ -252,7 +252,13 @@ fn commands_need_no_runtime() {
             .await;
         assert!(renewed.iter().all(Result::is_ok));
         let request = KeepRequest::new(key.clone(), holder, ttl);
-        assert!(memory.release_or_keep(&request).await.is_ok());
+        assert!(
+            memory
+                .release_or_keep(std::slice::from_ref(&request))
+                .await
+                .remove(0)
+                .is_ok()
+        );
         memory.leave(&[Release::new(key.clone(), lease(2))]).await;
         memory.release(&[Release::new(key.clone(), holder)]).await;
         assert!(memory.force_release(&key, None).await.is_ok());

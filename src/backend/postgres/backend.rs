@@ -159,10 +159,16 @@ impl Backend for PostgresBackend {
         self.end(leases, true).await
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        let (line, request) = (self.line(), request.clone());
-        let channel = self.inner.listener.channel();
-        run(async move { line.release_or_keep(&request, channel).await }).await
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
+        let decided = leases.iter().map(|lease| {
+            let (line, lease) = (self.line(), lease.clone());
+            let channel = self.inner.listener.channel();
+            run(async move { line.release_or_keep(&lease, channel).await })
+        });
+        join_all(decided).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use deadpool_redis::Pool;
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use super::RedisBackendBuilder;
@@ -215,21 +216,25 @@ impl Backend for RedisBackend {
         in_batches(&*inner.topology, leases, |it| &it.key, |_| true, call).await
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
         let inner = &*self.inner;
-        let key = &request.key;
-        let route = inner.topology.route(key)?;
-        inner.context.saw_lease(request.ttl);
-        let at = inner.calls.at(&route, key);
-        let notifier = &route.node().notifier;
-        let channel = inner.calls.names.channel(key).to_text();
-        let mut request = request.clone();
-        request.listens &= notifier.is_subscribed(&channel);
-        let own = match inner.calls.counts_all(&route) {
-            true => notifier.own_subscribers(&channel),
-            false => None,
+        let ttls = leases.iter().map(|it| it.ttl);
+        ttls.for_each(|ttl| inner.context.saw_lease(ttl));
+        let call = |route: Route, batch: Vec<_>| async move {
+            inner.calls.release_or_keep(&route, &batch).await
         };
-        inner.calls.release_or_keep(at, &request, own).await
+        // Each of Redisson's counters belongs to one key.
+        let together = match inner.calls.names.of_redisson {
+            true => 1,
+            false => leases.len().max(1),
+        };
+        let parts = leases.chunks(together);
+        let parts =
+            parts.map(|part| in_batches(&*inner.topology, part, |it| &it.key, |_| true, call));
+        join_all(parts).await.into_iter().flatten().collect()
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

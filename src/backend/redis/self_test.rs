@@ -222,7 +222,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     let acquires = [AcquireRequest::new(key.clone(), lease, TRIAL_TTL)];
     let [acquire] = &acquires;
     let renewals = [&Renewal::new(key.clone(), lease, TRIAL_TTL)];
-    let keep = KeepRequest::new(key.clone(), lease, TRIAL_TTL);
+    let keeps = [&KeepRequest::new(key.clone(), lease, TRIAL_TTL)];
     let releases = [&Release::new(key.clone(), lease)];
     let holder = lease.to_string();
     // Scripts ignore a message that is denied. The calls delete no body unless one fails, and send `EVAL` only to a
@@ -248,12 +248,7 @@ async fn try_scripts(inner: &Inner, at: KeyRoute<'_>) -> Result<(), BackendError
     }
     trials.extend([
         calls.renew_all(at.route, &renewals).map(all).boxed(),
-        // The first call keeps the lease and the second releases it.
-        calls
-            .release_or_keep(at, &keep, Some(0))
-            .map_ok(drop)
-            .boxed(),
-        calls.release_or_keep(at, &keep, None).map_ok(drop).boxed(),
+        calls.release_or_keep(at.route, &keeps).map(all).boxed(),
         calls.release_all(at.route, &releases).map(all).boxed(),
     ]);
     let forced = calls.release_by_force(at, &holder, true);

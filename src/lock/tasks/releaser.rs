@@ -179,28 +179,27 @@ async fn run(mut running: Running) {
             return;
         }
         let mut releases = Vec::with_capacity(round.len());
-        let mut keeps = Vec::<BoxFuture<()>>::new();
+        let mut keeps = Vec::new();
         let now = engine.now();
         let due = engine.stuck_at(now);
         for key in round {
             match engine.event(&key, now, |lane, _| lane.take_return(now, due)) {
                 Some(Order::Release(outgoing)) => releases.push((key, outgoing)),
-                Some(Order::ReleaseOrKeep(order)) => {
-                    let engine = Arc::clone(&engine);
-                    keeps.push(Box::pin(release_or_keep(engine, key, order)));
-                }
+                Some(Order::ReleaseOrKeep(order)) => keeps.push((key, order)),
                 // The lease was taken back, or the reply to a renewal is still to come.
                 None => {}
             }
         }
-        send(&engine, releases, keeps).await;
+        let keeps = engine.in_batches(keeps, BATCH, |(key, _)| key).into_iter();
+        let keep = |batch| Box::pin(release_or_keep(Arc::clone(&engine), batch)) as BoxFuture<()>;
+        send(&engine, releases, keeps.map(keep).collect()).await;
     }
 }
 
 /// Sends one round, each key group separately.
 ///
 /// Waits for the last batch while keys collect for the next round, up to [`PATIENCE`], so a batch that
-/// hangs delays no other. No key waits for a command of `keeps`, which are not batched.
+/// hangs delays no other. No key waits for a command of `keeps`.
 async fn send(engine: &Arc<Engine>, leases: Vec<(LockKey, Outgoing)>, keeps: Vec<BoxFuture<()>>) {
     let patience = match leases.is_empty() {
         true => Duration::ZERO,

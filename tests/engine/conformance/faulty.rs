@@ -23,6 +23,8 @@ enum Fault {
     KeepCuts,
     /// A lease that is kept has one counter, whatever was requested.
     KeepsOneCounter,
+    /// The outcomes of `release_or_keep` are in the wrong order.
+    KeepReversed,
     /// A transferred key can be acquired under any lease.
     TransferOpen,
     /// A transferred lease lasts three times as long as another waiter may have to wait for it.
@@ -210,16 +212,24 @@ impl Backend for Faulty {
         Backend::release(&self.memory, leases).await
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        let mut request = request.clone();
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
+        let mut leases = leases.to_vec();
         if self.has(KeepsOneCounter) {
-            request.counters = 1;
+            leases.iter_mut().for_each(|it| it.counters = 1);
         }
-        let outcome = self.memory.release_or_keep(&request).await?;
-        if let ReleasedOrKept::Kept { .. } = outcome {
-            self.cut(&request).await;
+        let mut outcomes = self.memory.release_or_keep(&leases).await;
+        if self.has(KeepReversed) {
+            outcomes.reverse();
         }
-        Ok(outcome)
+        for (lease, outcome) in leases.iter().zip(&outcomes) {
+            if let Ok(ReleasedOrKept::Kept { .. }) = outcome {
+                self.cut(lease).await;
+            }
+        }
+        outcomes
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {
@@ -295,6 +305,14 @@ async fn keep_with_shorter_lease_is_detected() {
 async fn keep_with_fewer_counters_is_detected() {
     Faulty::new(KeepsOneCounter)
         .runs("release_or_keep_without_watch_keeps_or_frees")
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "only the second lease holds its key")]
+async fn kept_leases_out_of_order_are_detected() {
+    Faulty::new(KeepReversed)
+        .runs("release_or_keep_returns_one_result_per_lease")
         .await;
 }
 

@@ -75,8 +75,11 @@ impl Backend for Site {
         self.wire().release(leases).await
     }
 
-    async fn release_or_keep(&self, request: &KeepRequest) -> Result<ReleasedOrKept, BackendError> {
-        self.wire().release_or_keep(request).await
+    async fn release_or_keep(
+        &self,
+        leases: &[KeepRequest],
+    ) -> Vec<Result<ReleasedOrKept, BackendError>> {
+        self.wire().release_or_keep(leases).await
     }
 
     async fn downgrade(&self, lease: &Renewal) -> Result<Downgraded, BackendError> {

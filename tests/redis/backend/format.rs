@@ -2,13 +2,13 @@
 
 use deadpool_redis::{Config, Runtime};
 use tower_lock::backend::{
-    AcquireRequest, Acquired, Backend, BackendErrorKind, KeepRequest, Released, ReleasedOrKept,
-    Renewed,
+    AcquireRequest, Acquired, Backend, BackendErrorKind, Contended, KeepRequest, LeaseId, Released,
+    ReleasedOrKept, Renewed,
 };
 use tower_lock::{LockKey, RedisBackend};
 
 use super::client::{LEASE, MANAGER, PATIENCE, TTL, connect, grant, hinted, lease, release, renew};
-use crate::support::engine::subscribers;
+use crate::support::engine::{scripts_called, subscribers};
 use crate::support::redis_server::RedisServer;
 
 #[tokio::test]
@@ -196,8 +196,9 @@ async fn release_or_keep_depends_on_other_subscribers() {
     let key = LockKey::new("a");
     let first = grant(&one, "a").await;
     let alone = one
-        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .release_or_keep(&[KeepRequest::new(key.clone(), lease(), TTL)])
         .await
+        .remove(0)
         .unwrap();
     let ReleasedOrKept::Kept {
         counter: second, ..
@@ -213,16 +214,18 @@ async fn release_or_keep_depends_on_other_subscribers() {
     drop(own);
     assert_eq!(subscribers(&server, "a"), 1);
     let watched_before = one
-        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .release_or_keep(&[KeepRequest::new(key.clone(), lease(), TTL)])
         .await
+        .remove(0)
         .unwrap();
     assert!(matches!(watched_before, ReleasedOrKept::Kept { counter, .. } if counter > second));
 
     let mut others = other.watch(&key, MANAGER);
     assert!(hinted(&mut others).await);
     let watched_there = one
-        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .release_or_keep(&[KeepRequest::new(key.clone(), lease(), TTL)])
         .await
+        .remove(0)
         .unwrap();
     assert_eq!(watched_there, ReleasedOrKept::released(1));
 
@@ -232,10 +235,94 @@ async fn release_or_keep_depends_on_other_subscribers() {
     let mut clones = one.clone().watch(&key, MANAGER);
     assert!(hinted(&mut clones).await);
     let watched_here = one
-        .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+        .release_or_keep(&[KeepRequest::new(key.clone(), lease(), TTL)])
         .await
+        .remove(0)
         .unwrap();
     assert_eq!(watched_here, ReleasedOrKept::released(1));
+}
+
+#[tokio::test]
+async fn leases_are_kept_by_one_call() {
+    const COUNTERS: u32 = 4;
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let keep = |key| KeepRequest::new(LockKey::new(key), lease(), 2 * TTL).with_counters(COUNTERS);
+    let before = [grant(&one, "a").await, grant(&one, "b").await][1];
+    let calls = scripts_called(&server);
+    let kept = one
+        .release_or_keep(&[keep("a"), keep("absent"), keep("b")])
+        .await;
+    assert_eq!(scripts_called(&server) - calls, 1);
+    let [
+        Ok(ReleasedOrKept::Kept {
+            counter: Some(first),
+            ..
+        }),
+        Ok(ReleasedOrKept::NotHeld),
+        Ok(ReleasedOrKept::Kept {
+            counter: Some(second),
+            ..
+        }),
+    ] = kept[..]
+    else {
+        panic!("nobody waits: {kept:?}");
+    };
+    assert!(before < first && second == first + u64::from(COUNTERS));
+    let next = grant(&one, "c").await;
+    assert!(second + u64::from(COUNTERS) <= next, "{second}, {next}");
+    let left: u64 = server.cli(&["PTTL", "lock:a"]).parse().unwrap();
+    assert!(u128::from(left) > TTL.as_millis(), "{left}");
+
+    // A key whose queue has waiters, and one with a subscriber, do not stop the others from being kept.
+    let waits = AcquireRequest::new(LockKey::new("b"), LeaseId::new(MANAGER, 2), TTL);
+    let waits = other.contend(&waits).await.unwrap();
+    assert!(matches!(waits, Contended::Waiting { .. }), "{waits:?}");
+    let mut hints = other.watch(&LockKey::new("c"), MANAGER);
+    assert!(hinted(&mut hints).await);
+    let [kept, transferred, released] = &one
+        .release_or_keep(&[keep("a"), keep("b"), keep("c")])
+        .await[..]
+    else {
+        panic!("one outcome for each lease");
+    };
+    assert!(
+        matches!(kept, Ok(ReleasedOrKept::Kept { counter, .. }) if *counter > Some(next)),
+        "{kept:?}"
+    );
+    let to_queue = ReleasedOrKept::passed(Released::Transferred, 1, false);
+    assert_eq!(transferred.as_ref().unwrap(), &to_queue);
+    assert_eq!(released.as_ref().unwrap(), &ReleasedOrKept::released(1));
+}
+
+#[tokio::test]
+async fn full_memory_keeps_leases_without_counters() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    let keep = ["a", "b"].map(|key| KeepRequest::new(LockKey::new(key), lease(), TTL));
+    for key in ["a", "b"] {
+        grant(&backend, key).await;
+    }
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let kept = backend.release_or_keep(&keep).await;
+    for outcome in kept {
+        assert_eq!(outcome.unwrap(), ReleasedOrKept::kept(None));
+    }
+}
+
+#[tokio::test]
+async fn data_of_another_type_concerns_its_key_alone() {
+    let server = RedisServer::start();
+    let backend = connect(&server).await;
+    grant(&backend, "a").await;
+    server.cli(&["SET", "lock:text", "no lock"]);
+    let keep = ["text", "a"].map(|key| KeepRequest::new(LockKey::new(key), lease(), TTL));
+    let [text, kept] = &backend.release_or_keep(&keep).await[..] else {
+        panic!("one outcome for each lease");
+    };
+    let conflict = text.as_ref().expect_err("it is no lock").kind();
+    assert_eq!(conflict, BackendErrorKind::Conflict);
+    assert!(matches!(kept, Ok(ReleasedOrKept::Kept { .. })), "{kept:?}");
 }
 
 #[tokio::test]
@@ -246,8 +333,9 @@ async fn release_or_keep_without_notify_always_releases() {
     let backend = RedisBackend::from_pool(pool).connect().await.unwrap();
     grant(&backend, "a").await;
     let passed = backend
-        .release_or_keep(&KeepRequest::new(LockKey::new("a"), lease(), TTL))
-        .await;
+        .release_or_keep(&[KeepRequest::new(LockKey::new("a"), lease(), TTL)])
+        .await
+        .remove(0);
     assert_eq!(passed.unwrap(), ReleasedOrKept::released(1));
     assert_eq!(server.clients("pubsub"), [""; 0]);
 }

@@ -42,8 +42,9 @@ async fn foreign_value_is_conflict_and_stays_unchanged() {
                 renew(&backend, name).await.map(drop),
                 release(&backend, name).await.map(drop),
                 backend
-                    .release_or_keep(&KeepRequest::new(key.clone(), lease(), TTL))
+                    .release_or_keep(&[KeepRequest::new(key.clone(), lease(), TTL)])
                     .await
+                    .remove(0)
                     .map(drop),
             ];
             for error in outcomes.map(Result::unwrap_err) {

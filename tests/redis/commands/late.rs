@@ -107,7 +107,11 @@ async fn late_release_or_keep_ends_no_kept_lease() {
     assert!(matches!(acquired, Acquired::Granted { .. }));
     next.send_replace(Next::Held);
     let request = KeepRequest::new(key.clone(), lease, TTL);
-    let outcome = backend.release_or_keep(&request).await.unwrap();
+    let outcome = backend
+        .release_or_keep(std::slice::from_ref(&request))
+        .await
+        .remove(0)
+        .unwrap();
     let mut hints = direct.watch(&key, Uuid::new_v4());
     let confirmed = timeout(PATIENCE, hints.next()).await;
     confirmed.expect("the subscription is confirmed");

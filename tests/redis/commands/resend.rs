@@ -208,13 +208,21 @@ async fn resent_release_or_keep_after_release_is_done() {
     let holder = grant(&backend).await;
     let request = KeepRequest::new(key(), holder, TTL);
     proxy.truncate_answers(0);
-    let outcome = backend.release_or_keep(&request).await.unwrap();
+    let outcome = backend
+        .release_or_keep(std::slice::from_ref(&request))
+        .await
+        .remove(0)
+        .unwrap();
     assert!(
         matches!(outcome, ReleasedOrKept::Released { .. }),
         "{outcome:?}"
     );
     assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
-    let outcome = backend.release_or_keep(&request).await.unwrap();
+    let outcome = backend
+        .release_or_keep(std::slice::from_ref(&request))
+        .await
+        .remove(0)
+        .unwrap();
     assert_eq!(outcome, ReleasedOrKept::NotHeld);
 }
 
@@ -228,7 +236,11 @@ async fn resent_release_or_keep_after_keep_releases() {
     let request = KeepRequest::new(key(), holder, TTL);
     proxy.truncate_answers(0);
     let calls = scripts_called(&server);
-    let outcome = backend.release_or_keep(&request).await.unwrap();
+    let outcome = backend
+        .release_or_keep(std::slice::from_ref(&request))
+        .await
+        .remove(0)
+        .unwrap();
     assert!(
         matches!(outcome, ReleasedOrKept::Released { .. }),
         "{outcome:?}"

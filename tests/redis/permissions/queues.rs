@@ -180,7 +180,10 @@ async fn release_or_keep_without_permission_is_whole() {
         server.cli(&["ACL", "SETUSER", "locker", denied]);
         let mut keep = KeepRequest::new(key, lease, PATIENCE);
         keep.next = Some(next);
-        let outcome = backend.release_or_keep(&keep).await;
+        let outcome = backend
+            .release_or_keep(std::slice::from_ref(&keep))
+            .await
+            .remove(0);
         let held = server.cli(&["HEXISTS", LOCK, &lease.to_string()]);
         let expected = match outcome {
             Ok(ReleasedOrKept::Released { .. }) => "0",

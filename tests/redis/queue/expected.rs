@@ -16,13 +16,14 @@ pub(crate) fn expected(locks: [&mut Model; 2], call: &Call) -> Reply {
         }
         Call::ReleaseBoth(leases) => Model::both(locks, leases, Model::release),
         Call::LeaveBoth(leases) => Model::both(locks, leases, Model::leave),
+        Call::PassBoth(passes) => Model::pass_both(locks, passes),
         Call::Second(call) => return of_one(locks[1], call),
         call => return of_one(locks[0], call),
     };
     Reply::Each([Box::new(first), Box::new(second)])
 }
 
-fn of_one(model: &mut Model, call: &Call) -> Reply {
+pub(crate) fn of_one(model: &mut Model, call: &Call) -> Reply {
     match call {
         Call::Acquire { lease, ttl } => model.acquire(lease, *ttl),
         Call::Contend {

@@ -310,12 +310,20 @@ async fn released_or_kept_lease_counts_pollers() {
     let acquired = one.try_acquire(&acquire).await.unwrap();
     assert!(matches!(acquired, Acquired::Granted { .. }));
     let keep = KeepRequest::new(key(), holder, TTL).with_next(next, false);
-    let kept = one.release_or_keep(&keep).await.unwrap();
+    let kept = one
+        .release_or_keep(std::slice::from_ref(&keep))
+        .await
+        .remove(0)
+        .unwrap();
     assert!(matches!(kept, ReleasedOrKept::Kept { .. }), "{kept:?}");
     let contend = AcquireRequest::new(key(), poller, TTL);
     let waiting = other.contend(&contend).await.unwrap();
     assert!(matches!(waiting, Contended::Waiting { .. }));
-    let passed = one.release_or_keep(&keep).await.unwrap();
+    let passed = one
+        .release_or_keep(std::slice::from_ref(&keep))
+        .await
+        .remove(0)
+        .unwrap();
     assert_eq!(
         passed,
         ReleasedOrKept::passed(Released::Transferred, 1, true)

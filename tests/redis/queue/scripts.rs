@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use redis::{Connection, ConnectionLike as _, RedisResult, Value};
+use redis::{Cmd, Connection, ConnectionLike as _, RedisResult, Value};
 
 use super::model::{Counted, Reply, limit_of};
 
@@ -10,6 +10,8 @@ pub(crate) const BODY: &str = "lock:a";
 pub(crate) const QUEUE: &str = "lock:{lock:a}%queue";
 pub(crate) const FENCE: &str = "lock:{fencing-token}%";
 const QUARANTINE: &str = "lock:{fencing-token}%quarantine";
+/// The number of counters that a kept lease takes.
+pub(crate) const COUNTERS: u64 = 8;
 /// The length of a quarantine in ms.
 const PERIOD: i64 = 1_000;
 pub(crate) const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
@@ -91,7 +93,11 @@ pub(crate) fn source(script: &str, flavor: Flavor) -> String {
     let real = "counts[2] + also[2], counts[4] + also[4]";
     let wrong = "counts[2] + 4e8, counts[4] + 3e8";
     let listeners = &counted(piece!("listeners"), real, wrong);
-    let alone = &counted(piece!("keep_alone"), "[2] == 0", "[2] + 4e8 == 0");
+    let alone = &counted(
+        piece!("keep_alone"),
+        "heard[2 * i] ~=",
+        "heard[2 * i] + 4e8 ~=",
+    );
     let guarded = flavor == Flavor::Guarded;
     let guard = [piece!("started"), piece!("quarantine"), piece!("guard")].concat();
     let guard = if guarded { &guard } else { "" };
@@ -208,6 +214,8 @@ pub(crate) enum Call {
     },
     ReleaseBoth([String; 2]),
     LeaveBoth([String; 2]),
+    /// Two calls `Pass` in one.
+    PassBoth([Box<Call>; 2]),
     /// A call for the second lock.
     Second(Box<Call>),
 }
@@ -321,18 +329,18 @@ impl Call {
                 eval.arg(script(name)).arg(2).arg(body).arg(queue);
                 eval.arg(lease).arg(channel).arg(blind);
             }
-            Self::Pass {
-                lease,
-                ttl,
-                own,
-                next,
-            } => {
-                eval.arg(script("release_or_keep")).arg(3).arg(body);
-                eval.arg(FENCE).arg(queue);
-                eval.arg(lease).arg(ttl).arg(channel).arg(own);
-                eval.arg(8);
-                let (next, listens) = next.clone().unwrap_or_default();
-                eval.arg(next).arg(kind(listens)).arg(always);
+            Self::Pass { .. } => {
+                eval.arg(script("release_or_keep")).arg(3).arg(FENCE);
+                eval.arg(body).arg(queue).arg(always);
+                self.pass(channel, &mut eval);
+            }
+            Self::PassBoth(passes) => {
+                eval.arg(script("release_or_keep")).arg(5).arg(FENCE);
+                eval.arg(A.body).arg(B.body).arg(A.queue).arg(B.queue);
+                eval.arg(always);
+                for (pass, names) in passes.iter().zip([A, B]) {
+                    pass.pass(names.channel, &mut eval);
+                }
             }
             Self::Downgrade { lease, ttl, alone } => {
                 let queue = Some(queue).filter(|_| !alone);
@@ -376,11 +384,35 @@ impl Call {
         self.parse(connection.req_command(&eval))
     }
 
+    /// Adds the arguments of a lease that is kept or released.
+    fn pass(&self, channel: &str, eval: &mut Cmd) {
+        let Self::Pass {
+            lease,
+            ttl,
+            own,
+            next,
+        } = self
+        else {
+            panic!("{self:?} is no `Pass`");
+        };
+        let (next, listens) = next.clone().unwrap_or_default();
+        eval.arg(lease).arg(ttl).arg(channel).arg(own);
+        eval.arg(COUNTERS).arg(next).arg(kind(listens));
+    }
+
     fn parse(&self, reply: RedisResult<Value>) -> (Reply, i64) {
+        let reply = match (self, reply) {
+            // The replies for one lease.
+            (Self::Pass { .. }, Ok(Value::Array(mut replies))) => Ok(replies.remove(0)),
+            (_, reply) => reply,
+        };
         let reply = match reply {
             Err(_) | Ok(Value::ServerError(_)) => return (Reply::Error, 0),
             Ok(reply) => reply,
         };
+        if let Self::PassBoth(passes) = self {
+            return Self::parse_passes(passes, reply);
+        }
         if let Self::AcquireBoth { .. } | Self::ShareBoth { .. } = self {
             return self.parse_acquires(reply);
         }
@@ -433,7 +465,7 @@ impl Call {
                 (Reply::Passed(*others, *to, *entered), 0)
             }
             (Self::Pass { .. }, [kept]) if *kept < 0 => (Reply::Kept, -kept),
-            (Self::Pass { .. }, []) => (Reply::KeptBare, 0),
+            (Self::Pass { .. }, [1]) => (Reply::KeptBare, 0),
             (Self::Downgrade { .. }, [counter]) if *counter > 0 => (Reply::Downgraded, *counter),
             (_, [number]) => (Reply::Number(*number), 0),
             (call, _) => panic!("{call:?}: {fields:?}"),
@@ -460,6 +492,24 @@ impl Call {
         assert!(counters.into_iter().eq((first..).take(grants)), "{self:?}");
         let replies: Vec<_> = replies.into_iter().map(Box::new).collect();
         (Reply::Each(replies.try_into().unwrap()), first)
+    }
+
+    /// The reply for each lock is that of a call for one. Returns the larger counter.
+    fn parse_passes(passes: &[Box<Self>; 2], reply: Value) -> (Reply, i64) {
+        let Value::Array(replies) = reply else {
+            panic!("{passes:?}: {reply:?}");
+        };
+        let parsed = passes.iter().zip(replies);
+        let parsed = parsed.map(|(pass, reply)| pass.parse(Ok(Value::Array(vec![reply]))));
+        let (replies, counters): (Vec<_>, Vec<_>) = parsed.unzip();
+        if let [first, second] = counters[..]
+            && first.min(second) > 0
+        {
+            assert!(first.abs_diff(second) >= COUNTERS, "{first}, {second}");
+        }
+        let replies: Vec<_> = replies.into_iter().map(Box::new).collect();
+        let latest = counters.into_iter().max().unwrap_or(0);
+        (Reply::Each(replies.try_into().unwrap()), latest)
     }
 
     fn parse_both(&self, reply: Value) -> Reply {

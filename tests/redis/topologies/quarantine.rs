@@ -230,8 +230,9 @@ async fn quarantine_rejects_only_grants() {
     assert_eq!(renewed, Renewed::Renewed);
     assert!(backend.inspect(&key).await.unwrap().is_some());
     let passed = backend
-        .release_or_keep(&KeepRequest::new(key.clone(), lease, PATIENCE))
+        .release_or_keep(&[KeepRequest::new(key.clone(), lease, PATIENCE)])
         .await
+        .remove(0)
         .unwrap();
     assert!(matches!(passed, ReleasedOrKept::Kept { .. }), "{passed:?}");
     assert!(

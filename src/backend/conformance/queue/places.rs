@@ -187,7 +187,12 @@ pub(crate) async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other
     let mut next = Waiter::new(one, &holder.key).await;
     let keep = KeepRequest::new(holder.key.clone(), holder.lease, LONG);
     let keep = keep.with_next(next.lease, true);
-    let outcome = definite(one.release_or_keep(&keep).await, "release_or_keep");
+    let outcome = definite(
+        one.release_or_keep(std::slice::from_ref(&keep))
+            .await
+            .remove(0),
+        "release_or_keep",
+    );
     let is_notified = match outcome {
         ReleasedOrKept::Released {
             released,

@@ -1,5 +1,5 @@
-//! The return of a lease for which this process has waiters, or whose key comes back: one command that keeps or releases
-//! it.
+//! The return of leases for which this process has waiters, or whose keys come back: one command that keeps or releases
+//! them.
 //!
 //! A release enters the waiters of this process in the queue of the backend, in the same command.
 
@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use super::{count, release};
 use crate::LockKey;
-use crate::backend::{KeepRequest, Mode, Released, ReleasedOrKept};
+use crate::backend::{BackendError, KeepRequest, Mode, Released, ReleasedOrKept};
+use crate::lock::clock::Moment;
 use crate::lock::engine::Engine;
 use crate::lock::lane::{ReleaseOrKeep, unanswered};
 use crate::lock::lease::{Kept, LeaseNumber, PLACE, QueuePlace, ReleasedTo};
 
 /// Returns the lease of `key` by a task of its own.
 pub(super) fn start_release_or_keep(engine: &Arc<Engine>, key: LockKey, order: ReleaseOrKeep) {
-    engine
-        .home
-        .spawn_near(release_or_keep(Arc::clone(engine), key, order));
+    let command = release_or_keep(Arc::clone(engine), vec![(key, order)]);
+    engine.home.spawn_near(command);
 }
 
 /// A place that a command without a reply may have entered. It is left if its runtime drops the command.
@@ -35,51 +35,67 @@ impl Drop for Entering {
     }
 }
 
-/// Keeps the lease if no other process waits for the key, and releases it otherwise.
-pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: ReleaseOrKeep) {
-    let ReleaseOrKeep {
-        outgoing,
-        ttl,
-        counters,
-        needs_counter,
-        has_waiters,
-    } = order;
-    let number = outgoing.lease;
+/// Keeps each lease if no other process waits for its key, and releases it otherwise.
+pub(super) async fn release_or_keep(engine: Arc<Engine>, orders: Vec<(LockKey, ReleaseOrKeep)>) {
     let sent_at = engine.now();
-    // The waiters of this process wait behind all others, in the same command.
-    let place = LeaseNumber::of(engine.new_lease_id());
-    let mut request =
-        KeepRequest::new(key.clone(), engine.lease_id(number), ttl.get()).with_counters(counters);
-    if has_waiters {
-        request = request.with_next(engine.lease_id(place), true);
+    let mut requests = Vec::with_capacity(orders.len());
+    let sent = orders.into_iter().map(|(key, order)| {
+        // The waiters of this process wait behind all others, in the same command.
+        let place = LeaseNumber::of(engine.new_lease_id());
+        let lease = engine.lease_id(order.outgoing.lease);
+        let mut request =
+            KeepRequest::new(key.clone(), lease, order.ttl.get()).with_counters(order.counters);
+        if order.has_waiters {
+            request = request.with_next(engine.lease_id(place), true);
+        }
+        requests.push(request);
+        let entering = Entering {
+            engine: Arc::clone(&engine),
+            key,
+            place,
+            may_wait: order.has_waiters,
+        };
+        (order, entering)
+    });
+    let sent: Vec<_> = sent.collect();
+    let outcomes = Arc::clone(&engine.backend).release_or_keep(requests).await;
+    let mut unkept = Vec::new();
+    for ((order, mut entering), outcome) in sent.into_iter().zip(outcomes) {
+        let is_unknown = matches!(&outcome, Err(error) if error.may_have_taken_effect());
+        entering.may_wait &= is_unknown;
+        if !apply(&engine, &entering, order, outcome, sent_at) {
+            unkept.push((entering.key.clone(), order.outgoing));
+        }
     }
-    let mut entering = Entering {
-        engine: Arc::clone(&engine),
-        key: key.clone(),
-        place,
-        may_wait: has_waiters,
-    };
-    let backend = Arc::clone(&engine.backend);
-    let outcome = backend.release_or_keep(request).await;
-    entering.may_wait &= matches!(&outcome, Err(error) if error.may_have_taken_effect());
-    drop(entering);
-    let now = engine.now();
+    if !unkept.is_empty() {
+        release(engine, unkept).await;
+    }
+}
+
+/// Applies the reply to one lease. Returns `false` if a plain release follows.
+fn apply(
+    engine: &Arc<Engine>,
+    entering: &Entering,
+    order: ReleaseOrKeep,
+    outcome: Result<ReleasedOrKept, BackendError>,
+    sent_at: Moment,
+) -> bool {
+    let Entering { key, place, .. } = entering;
+    let (number, now) = (order.outgoing.lease, engine.now());
     if let Ok(ReleasedOrKept::Released { .. } | ReleasedOrKept::NotHeld) = outcome {
-        (engine.home.unconfirmed).released_elsewhere(&key, number);
+        (engine.home.unconfirmed).released_elsewhere(key, number);
     }
     match outcome {
-        Ok(ReleasedOrKept::Kept { counter: None }) if needs_counter => {
-            release(engine, vec![(key, outgoing)]).await;
-        }
+        Ok(ReleasedOrKept::Kept { counter: None }) if order.needs_counter => return false,
         Ok(ReleasedOrKept::Kept { counter }) => {
             let kept = Kept {
                 counter,
-                counters,
-                ttl,
+                counters: order.counters,
+                ttl: order.ttl,
                 sent_at,
             };
-            engine.event(&key, now, |lane, effects| {
-                lane.kept(&key, number, kept, effects);
+            engine.event(key, now, |lane, effects| {
+                lane.kept(key, number, kept, effects);
             });
         }
         Ok(ReleasedOrKept::Released {
@@ -88,11 +104,11 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
             queued,
             listens,
         }) => {
-            count(&engine, &Ok(released));
+            count(engine, &Ok(released));
             let released_to = match ReleasedTo::by(released) {
                 _ if queued => {
                     let place = QueuePlace {
-                        lease: place,
+                        lease: *place,
                         mode: Mode::Exclusive,
                         limit: None,
                     };
@@ -106,13 +122,13 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
                 ReleasedTo::Nobody => ReleasedTo::WithoutQueue,
                 released_to => released_to,
             };
-            engine.event(&key, now, |lane, effects| {
+            engine.event(key, now, |lane, effects| {
                 lane.returned(number, Ok(()), released_to, effects);
             });
         }
         Ok(ReleasedOrKept::NotHeld) => {
-            count(&engine, &Ok(Released::NotHeld));
-            engine.event(&key, now, |lane, effects| {
+            count(engine, &Ok(Released::NotHeld));
+            engine.event(key, now, |lane, effects| {
                 let outcome = lane.returned_absent(number, now);
                 let nobody = ReleasedTo::Nobody;
                 lane.returned(number, outcome, nobody, effects);
@@ -121,11 +137,12 @@ pub(super) async fn release_or_keep(engine: Arc<Engine>, key: LockKey, order: Re
         // The lease may be kept or released; a plain release resolves both.
         Err(error) => {
             if error.may_have_taken_effect() {
-                engine.event(&key, now, |lane, _| lane.return_is_resent(number));
+                engine.event(key, now, |lane, _| lane.return_is_resent(number));
             }
-            release(engine, vec![(key, outgoing)]).await;
+            return false;
         }
     }
+    true
 }
 
 #[cfg(test)]

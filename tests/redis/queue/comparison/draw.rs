@@ -195,7 +195,7 @@ impl Comparison {
         });
         let leases = names.each_ref().map(|name| id_of(name).to_owned());
         let ttl = TTL + self.random.i64(0..2);
-        match self.random.u8(..13) {
+        match self.random.u8(..16) {
             0..3 => Call::AcquireBoth { leases, ttl },
             3 => Call::RenewBoth { leases, ttl },
             kind @ (4 | 5 | 10..13) => {
@@ -211,7 +211,29 @@ impl Comparison {
                 }
             }
             6 => Call::LeaveBoth(leases),
+            13..16 => Call::PassBoth(leases.map(|lease| Box::new(self.draw_pass(lease)))),
             _ => Call::ReleaseBoth(leases),
+        }
+    }
+
+    /// A waiter that says it listens may have lost its connection.
+    fn draw_listens(&mut self, lease: &str) -> bool {
+        let is_connected = self.listeners.contains_key(manager_of(lease));
+        is_connected != (self.random.u8(..12) == 0)
+    }
+
+    fn draw_pass(&mut self, lease: String) -> Call {
+        let own = self.random.i64(-1..2);
+        let next = self.random.bool().then(|| {
+            let next = self.random.choice(&self.leases).unwrap().clone();
+            let listens = self.draw_listens(&next);
+            (next, listens)
+        });
+        Call::Pass {
+            lease,
+            ttl: TTL,
+            own,
+            next,
         }
     }
 
@@ -221,17 +243,12 @@ impl Comparison {
         let name = self.name(&lease);
         let held = self.draw_holder(second);
         let holder = id_of(&held).to_owned();
-        // A waiter that says it listens may have lost its connection.
-        let listens = |comparison: &mut Self, lease: &str| {
-            let is_connected = comparison.listeners.contains_key(manager_of(lease));
-            is_connected != (comparison.random.u8(..12) == 0)
-        };
         let ttl = self.draw_ttl(&name);
         match self.random.u8(..26) {
             0..3 if mode_of(&name).is_some() => Call::Share { lease: name, ttl },
             0 => Call::Acquire { lease, ttl },
             1..12 => {
-                let listens = listens(self, &lease);
+                let listens = self.draw_listens(&lease);
                 Call::Contend {
                     lease: name,
                     ttl,
@@ -270,21 +287,7 @@ impl Comparison {
                 ttl: *self.random.choice(&TOGETHER_TTLS).unwrap(),
                 alone: self.random.u8(..4) == 0,
             },
-            _ => {
-                let own = self.random.i64(-1..2);
-                let next = self.random.bool().then(|| {
-                    let listens = listens(self, &lease);
-                    (lease, listens)
-                });
-                let lease = holder;
-                let ttl = TTL;
-                Call::Pass {
-                    lease,
-                    ttl,
-                    own,
-                    next,
-                }
-            }
+            _ => self.draw_pass(holder),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The renewals, and the scripts with two keys: each is one step on both locks.
 
 use super::{Body, Model, Reply};
+use crate::queue::expected::of_one;
+use crate::queue::scripts::Call;
 
 impl Model {
     pub(crate) fn renew(&mut self, lease: &str, ttl: i64) -> Reply {
@@ -50,6 +52,29 @@ impl Model {
             return [one.share(&names[0], ttl), second];
         }
         Self::both([one, other], names, |it, name| it.share(name, ttl))
+    }
+
+    /// Keeps or releases the leases of both locks. Those without waiters come first, under counters that are taken
+    /// at once.
+    pub(crate) fn pass_both(locks: [&mut Self; 2], passes: &[Box<Call>; 2]) -> [Reply; 2] {
+        let [one, other] = locks;
+        let is_later = |lock: &Self, pass: &Call| {
+            let waits_anyway = matches!(pass, Call::Pass { own: -1, .. });
+            waits_anyway || lock.listeners() > 0 || lock.queue_exists()
+        };
+        match (is_later(one, &passes[0]), is_later(other, &passes[1])) {
+            (true, false) => {
+                let second = of_one(other, &passes[1]);
+                one.dirty |= other.dirty;
+                [of_one(one, &passes[0]), second]
+            }
+            (false, false) => [of_one(one, &passes[0]), of_one(other, &passes[1])],
+            (_, true) => {
+                let first = of_one(one, &passes[0]);
+                other.dirty |= one.dirty;
+                [first, of_one(other, &passes[1])]
+            }
+        }
     }
 
     /// Applies a script that removes fields of both locks, and then needs no free memory.

@@ -190,6 +190,11 @@ impl Model {
     }
 
     /// `own`: the caller's own subscribers, or -1.
+    /// Returns the number of subscribers at this server.
+    pub(super) fn listeners(&self) -> i64 {
+        i64::try_from(self.listening.len()).unwrap() * self.kinds + self.others
+    }
+
     pub(crate) fn pass(
         &mut self,
         lease: &str,
@@ -203,9 +208,7 @@ impl Model {
         if !self.holds(lease) {
             return Reply::Number(0);
         }
-        let ours = i64::try_from(self.listening.len()).unwrap() * self.kinds;
-        let listeners = ours + self.others;
-        let others = match self.others.max(listeners - own) {
+        let others = match self.others.max(self.listeners() - own) {
             others if others > 0 => others,
             _ if self.foreign_queue => 0,
             _ => self.live(),
@@ -223,6 +226,7 @@ impl Model {
         }
         let counts = self.may_grow();
         if let Body::Held { until, .. } = &mut self.body {
+            self.dirty |= *until < self.now + ttl;
             *until = (*until).max(self.now + ttl);
         }
         if counts { Reply::Kept } else { Reply::KeptBare }

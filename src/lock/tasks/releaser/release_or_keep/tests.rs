@@ -39,7 +39,7 @@ fn place_of_release_in_ended_runtime_is_left() {
     let started = Arc::clone(&engine);
     let (sent, was_sent) = oneshot::channel();
     ends.spawn(async move {
-        let mut task = pin!(release_or_keep(started, key(), order));
+        let mut task = pin!(release_or_keep(started, vec![(key(), order)]));
         let is_sent = poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx).is_pending())).await;
         let _told = sent.send(is_sent);
         task.await;

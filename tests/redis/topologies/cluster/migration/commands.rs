@@ -51,12 +51,20 @@ async fn lease_in_moving_slot_is_repeated_and_ended() {
         assert_eq!(renewed, Renewed::Renewed);
         // The subscribers are at the other node, so there may be some.
         let keep = KeepRequest::new(key.clone(), lease, PATIENCE);
-        let ended = backend.release_or_keep(&keep).await.unwrap();
+        let ended = backend
+            .release_or_keep(std::slice::from_ref(&keep))
+            .await
+            .remove(0)
+            .unwrap();
         assert!(
             matches!(ended, ReleasedOrKept::Released { .. }),
             "{ended:?}"
         );
-        let ended = backend.release_or_keep(&keep).await.unwrap();
+        let ended = backend
+            .release_or_keep(std::slice::from_ref(&keep))
+            .await
+            .remove(0)
+            .unwrap();
         assert_eq!(ended, ReleasedOrKept::NotHeld);
         let release = Release::new(key.clone(), lease);
         let released = backend.release(&[release]).await.remove(0).unwrap();
