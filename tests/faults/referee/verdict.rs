@@ -161,7 +161,7 @@ impl Verdict {
 
     fn token(&mut self, row: &Row, referee: &Referee, log: &Log, old: &Hold, new: &Hold) {
         // Two servers granted the key as primaries at the same time. The order of their replies is not
-        // evidence, and a process hands on the lease that it has from one of them.
+        // evidence, and a process hands off the lease that it has from one of them.
         let divided = may_be_forgotten(row, log, old) && old.end() > new.granted;
         let taken_after = match divided {
             true => new.asked.min(new.lease_from()),

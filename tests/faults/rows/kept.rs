@@ -101,7 +101,7 @@ impl Kept {
         keys
     }
 
-    /// Returns the keys whose leases it keeps, once there are enough. It may use some of them again meanwhile.
+    /// Returns the keys whose leases it keeps, once there are enough. It may use some of them again.
     async fn keeps(&self, run: &mut Run) -> Vec<&'static str> {
         let mut kept = Vec::new();
         eventually("it keeps leases", || {
