@@ -79,18 +79,6 @@ impl Comparison {
             let modes = [Modes::All, Modes::Shared, Modes::Permits, Modes::Permits];
             self.modes = modes[self.random.usize(..4)];
         }
-        if self.listeners.is_empty() && self.others.is_empty() && self.random.u8(..4) == 0 {
-            let holders = [false, true].map(|second| id_of(&self.draw_holder(second)).to_owned());
-            let are_held =
-                [&self.model, &self.second].map(|it| matches!(it.body, Body::Held { .. }));
-            return match are_held {
-                [true, true] => Call::PassBoth(holders.map(|it| Box::new(self.draw_pass(it)))),
-                _ => Call::AcquireBoth {
-                    leases: holders,
-                    ttl: TTL,
-                },
-            };
-        }
         match self.random.u8(..20) {
             0 => Call::Second(Box::new(self.draw_for(true))),
             1 | 2 => self.draw_both(),

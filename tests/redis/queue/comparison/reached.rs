@@ -6,7 +6,7 @@ use super::Comparison;
 use crate::queue::model::{Body, Mode, Model, Place, Reply, is_shared, limit_of};
 use crate::queue::scripts::Call;
 
-pub(crate) const CASES: [&str; 14] = [
+pub(crate) const CASES: [&str; 13] = [
     "joined",
     "joined past an expired writer",
     "stopped by a writer",
@@ -20,7 +20,6 @@ pub(crate) const CASES: [&str; 14] = [
     "one of several released by force",
     "expired one released by force",
     "downgraded before waiting readers",
-    "two leases kept at once",
 ];
 
 pub(crate) const PERMIT_CASES: [&str; 9] = [
@@ -92,10 +91,6 @@ impl Comparison {
             }
             Call::Downgrade { lease, .. } => {
                 cases[12] = admitted(&format!("s{lease}")) > 0;
-            }
-            Call::PassBoth(_) => {
-                let both = [Reply::Kept, Reply::Kept].map(Box::new);
-                cases[13] = *reply == Reply::Each(both) && before.listeners() == 0;
             }
             Call::Leave(_) => {
                 cases[5] = !old.is_empty() && writer(false) && admitted("") > 0;

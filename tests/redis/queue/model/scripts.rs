@@ -191,7 +191,7 @@ impl Model {
 
     /// `own`: the caller's own subscribers, or -1.
     /// Returns the number of subscribers at this server.
-    pub(crate) fn listeners(&self) -> i64 {
+    pub(super) fn listeners(&self) -> i64 {
         i64::try_from(self.listening.len()).unwrap() * self.kinds + self.others
     }
 
