@@ -362,23 +362,30 @@ async fn suspect_lease_is_kept_only_by_backend() {
     assert!(guard.is_held());
 }
 
-/// The command that ends the turn has no reply, or fails.
+/// The command that ends the turns has no reply, or fails.
 #[tokio::test(start_paused = true)]
 async fn failed_end_of_turn_releases_lease() {
     for fault in [Fault::Refused, Fault::AnswerLost, Fault::CommandLost] {
         let wire = Simulated::new(MS);
         let locks = keeping(&wire);
-        come_back(&locks, "k").await;
-        let guard = locks.acquire("k").await.unwrap();
-        wire.fail_next(Command::ReleaseOrKeep, fault);
+        let mut guards = Vec::new();
+        for key in ["k", "l"] {
+            come_back(&locks, key).await;
+            guards.push(locks.acquire(key).await.unwrap());
+            wire.fail_next(Command::ReleaseOrKeep, fault);
+        }
         sleep(KEEP).await;
-        drop(guard);
+        drop(guards);
         let start = Instant::now();
-        let guard = locks.acquire("k").await.unwrap();
+        for key in ["k", "l"] {
+            drop(locks.acquire(key).await.unwrap());
+        }
         assert!(start.elapsed() < SECOND, "{fault:?}");
-        drop(guard);
+        assert_eq!(wire.keep_batches(), 1);
         sleep(SECOND).await;
-        assert!(is_free(&wire, "k").await, "{fault:?}");
+        for key in ["k", "l"] {
+            assert!(is_free(&wire, key).await, "{fault:?}, {key}");
+        }
     }
 }
 
