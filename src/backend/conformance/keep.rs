@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::support::{LONG, busy, definite, fixture, grant, hinted, release};
+use super::support::{LONG, busy, definite, fixture, grant, hinted, only, release};
 use crate::LockKey;
 use crate::backend::{Backend, KeepRequest, LeaseId, ReleasedOrKept};
 
@@ -82,13 +82,7 @@ pub(super) async fn release_or_keep_returns_one_result_per_lease<B: Backend>(bac
 
 async fn release_or_keep<B: Backend>(backend: &B, key: &LockKey, lease: LeaseId) -> ReleasedOrKept {
     let request = KeepRequest::new(key.clone(), lease, LONG).with_counters(COUNTERS);
-    definite(
-        backend
-            .release_or_keep(std::slice::from_ref(&request))
-            .await
-            .remove(0),
-        "release_or_keep",
-    )
+    only(backend.release_or_keep(&[request]).await, "release_or_keep")
 }
 
 /// Asserts that the lease of `holder` continues, and that no later grant uses its counters.

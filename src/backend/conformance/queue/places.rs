@@ -9,7 +9,7 @@ use super::transfers::notified;
 use super::waiter::{ALIVE, Waiter, freed, passed_on, queue};
 use crate::backend::conformance::acquire::side_by_side;
 use crate::backend::conformance::support::{
-    LONG, MARGIN, definite, fresh_key, grant, inspected, lease, release,
+    LONG, MARGIN, definite, fresh_key, grant, inspected, lease, only, release,
 };
 use crate::backend::{Backend, Contended, KeepRequest, LeaseId, Release, Released, ReleasedOrKept};
 
@@ -187,12 +187,7 @@ pub(crate) async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other
     let mut next = Waiter::new(one, &holder.key).await;
     let keep = KeepRequest::new(holder.key.clone(), holder.lease, LONG);
     let keep = keep.with_next(next.lease, true);
-    let outcome = definite(
-        one.release_or_keep(std::slice::from_ref(&keep))
-            .await
-            .remove(0),
-        "release_or_keep",
-    );
+    let outcome = only(one.release_or_keep(&[keep]).await, "release_or_keep");
     let is_notified = match outcome {
         ReleasedOrKept::Released {
             released,

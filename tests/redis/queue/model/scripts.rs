@@ -189,12 +189,12 @@ impl Model {
         Reply::Number(self.free(false))
     }
 
-    /// `own`: the caller's own subscribers, or -1.
     /// Returns the number of subscribers at this server.
     pub(super) fn listeners(&self) -> i64 {
         i64::try_from(self.listening.len()).unwrap() * self.kinds + self.others
     }
 
+    /// `own`: the caller's own subscribers, or -1.
     pub(crate) fn pass(
         &mut self,
         lease: &str,
