@@ -518,7 +518,8 @@ async fn contended_grants_take_few_commands() {
     let sum: i32 = grants.iter().sum();
     let per_grant = (commands as f64 - refreshes) / f64::from(sum);
     assert!(per_grant < 5.0, "{per_grant} commands for each of {sum}");
-    let least = grants.iter().min().unwrap() * 10;
+    // On a slow machine the last round of turns is a large part of them all.
+    let least = (grants.iter().min().unwrap() + 1) * 10;
     assert!(least * 8 >= sum * 7, "each has its turns: {grants:?}");
 }
 
