@@ -140,24 +140,14 @@ impl HeldLease {
     #[cold]
     fn nest_other(&mut self, claim: &Claim, now: Moment) {
         let uniform = End::of_uniform(&self.lease);
-        self.list_holds(uniform);
+        if let Some(sharers) = &mut self.sharers {
+            sharers.is_mixed = true;
+        }
         if let Some(holding) = self.of_owner(claim.owner) {
             holding.nest(claim, uniform, now);
             holding.follow_holds();
         }
         self.follow_holds(uniform, now);
-    }
-
-    /// Lists the holds of other owners, because the lease may get other terms.
-    fn list_holds(&mut self, uniform: End) {
-        if self.has_readers() {
-            self.first.list_holds(uniform);
-        }
-        if let Some(sharers) = &mut self.sharers {
-            sharers.is_mixed = true;
-            let readers = sharers.readers.iter_mut();
-            readers.for_each(|reader| reader.list_holds(uniform));
-        }
     }
 
     /// Applies the terms of all holds to the lease. `uniform` is the end of holds that are not listed.
@@ -213,8 +203,8 @@ impl HeldLease {
     pub(crate) fn join(&mut self, key: &LockKey, claim: &Claim, now: Moment) -> Arc<Grant> {
         let uniform = End::of_uniform(&self.lease);
         let is_uniform = claim.terms.renewed && self.lease.lasts_as(claim.terms);
+        // Other readers are listed, or renewed as the lease is while one of them holds it.
         if !is_uniform {
-            self.list_holds(uniform);
             self.first.list_holds(uniform);
         }
         let joined = grant(key, &self.lease, Via::HandOff, claim, now);

@@ -2,6 +2,7 @@
 
 use super::shared::{SHARED, held_shared};
 use super::*;
+use crate::lock::lease::valid_until;
 
 const fn fixed_shared(ttl: Duration) -> Terms {
     Terms {
@@ -131,6 +132,18 @@ fn renewed_reader_queues_behind_end_of_fixed_lease() {
     returns(&mut effects);
     assert!(matches!(lane.take_return(), Some(Order::Release(_))));
     contends(&mut lane.returned(1));
+}
+
+#[test]
+fn renewals_end_with_reader_of_renewed_lease() {
+    let (mut lane, first) = held_shared();
+    let second = lane.join(claim(2, SHARED));
+    lane.nest(3, fixed_shared(FIXED.ttl.get()));
+    let end = valid_until(lane.now, FIXED.ttl);
+    for (grant, hold) in [(&first, 1), (&second, 2)] {
+        assert!(lane.release_hold(grant, hold, None).work.is_empty());
+    }
+    assert_eq!((first.valid_until(), lane.next_check()), (end, end));
 }
 
 #[test]
