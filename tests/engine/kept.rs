@@ -92,6 +92,24 @@ async fn new_key_is_free_at_once() {
     assert_eq!(wire.sent(Command::ReleaseOrKeep), 0);
 }
 
+/// It paused before the acquire of the waiter, which has the lease from another one of this process.
+#[tokio::test(start_paused = true)]
+async fn key_that_paused_is_not_kept_for_waiter() {
+    let wire = Simulated::new(MS);
+    let builder = LockManager::builder(wire.clone()).keep_released(20 * MS);
+    let locks = builder.build().unwrap();
+    drop(locks.acquire("k").await.unwrap());
+    sleep(25 * MS).await;
+    let first = locks.acquire("k").await.unwrap();
+    let waiter = tokio::spawn(locks.acquire("k").wait(SECOND).into_future());
+    sleep(35 * MS).await;
+    drop(first);
+    drop(waiter.await.unwrap().unwrap());
+    sleep(5 * MS).await;
+    let sent = [Command::Acquire, Command::Release, Command::ReleaseOrKeep];
+    assert_eq!(sent.map(|command| wire.sent(command)), [2, 2, 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn kept_lease_that_nobody_takes_is_released() {
     let wire = Simulated::new(MS);

@@ -41,3 +41,20 @@ impl Drop for ReadShare {
         self.0.used.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn used_bounds_admit_nothing() {
+        let budget = ReadBudget::new(10, 20);
+        assert!(budget.admits(9) && !budget.admits(10));
+        let first = budget.share(19);
+        assert!(budget.admits(0));
+        let second = budget.share(1);
+        assert!(!budget.admits(0));
+        drop((first, second));
+        assert!(budget.admits(9));
+    }
+}

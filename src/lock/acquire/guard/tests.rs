@@ -55,6 +55,19 @@ async fn group_has_token_per_key() {
     assert_eq!(of("c"), None);
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test(start_paused = true)]
+async fn fence_has_stored_keys_and_their_tokens() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire(["a", "b"]).await.expect("free");
+    let (statement, keys, tokens) = guard.held().fence();
+    assert!(statement.starts_with("SELECT tower_lock.fence("));
+    let stored = ["a", "b"].map(|key| LockKey::new(key).stored().as_str().to_owned());
+    assert_eq!(keys, stored);
+    let of = |key| guard.fencing_token_for(&LockKey::new(key)).expect("held");
+    assert_eq!(tokens, ["a", "b"].map(|key| of(key).get()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn debug_shows_key_and_hold_count() {
     let locks = LockManager::in_memory();

@@ -305,6 +305,23 @@ fn reply_after_forced_release_releases_lease_again() {
 }
 
 #[test]
+fn reply_after_loss_leaves_return_of_next_lease() {
+    let (mut lane, grant) = TestLane::held(RENEWED);
+    let downgrade = lane.start_downgrade(&grant);
+    drop(lane.forced(Some(1)));
+    let (next, now) = (lane.lease(2, 200, RENEWED), lane.now);
+    let claim = claim(2, RENEWED);
+    let next = lane.lane.hold(&key(), next, Via::Backend, &claim, now);
+    returns(&mut lane.release_hold(&next, 2, None));
+    assert!(matches!(lane.take_return(), Some(Order::Release(_))));
+    let shared = Ok(Downgraded::shared(300));
+    let (outcome, mut effects) = lane.downgraded(&grant, &downgrade, shared);
+    assert_eq!(outcome, Err(ErrorKind::Lost));
+    assert!(matches!(work(&mut effects), Work::ReleaseGranted(..)));
+    assert!(lane.lane.is_returning());
+}
+
+#[test]
 fn downgraded_fixed_lease_keeps_its_end() {
     let (mut lane, grant) = TestLane::held(FIXED);
     let end = grant.valid_until();

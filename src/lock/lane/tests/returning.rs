@@ -176,7 +176,8 @@ fn release_future_ends_with_lease() {
 fn waiter_of_overdue_return_sees_silence() {
     let (mut lane, _reported) = keeping();
     lane.pass(RESPONSE_TIMEOUT - MS);
-    assert!(lane.lane.why_not(lane.now).is_busy());
+    let busy = lane.lane.why_not(lane.now);
+    assert!(busy.is_busy() && !busy.is_held_here());
     lane.pass(MS);
     // The second release changes nothing.
     lane.lane.return_is_resent(number(1));

@@ -51,6 +51,16 @@ fn kept_lease_is_taken_back_with_fresh_token() {
     assert!(!lane.is_kept() && lane.is_held());
 }
 
+#[cfg(feature = "dashboard")]
+#[test]
+fn kept_lease_is_shown_as_kept() {
+    let (mut lane, _grant) = kept();
+    assert_eq!(lane.lane.held_by(), HeldBy::Kept);
+    lane.pass(LENGTH);
+    returns(&mut lane.check().1);
+    assert_eq!(lane.lane.held_by(), HeldBy::Releasing);
+}
+
 #[test]
 fn kept_lease_is_released_after_its_turn() {
     let (mut lane, grant) = kept();
