@@ -1,6 +1,7 @@
 //! A mutex without poisoning: a task that panics must not stop the others.
 
 use std::sync::{MutexGuard, PoisonError};
+use std::task::Waker;
 
 /// A mutex for data, whose lock is never held across an await.
 #[derive(Debug, Default)]
@@ -17,5 +18,15 @@ impl<T> Mutex<T> {
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registers the waker of a task, and returns the one that it replaces, to be dropped after the mutex is free: it may own a
+/// task of the program, and the locks of that task.
+#[must_use]
+pub(crate) fn replace_waker(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
+    match slot {
+        Some(same) if same.will_wake(waker) => None,
+        slot => slot.replace(waker.clone()),
     }
 }

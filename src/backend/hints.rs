@@ -233,6 +233,38 @@ mod tests {
         }
     }
 
+    /// A task that releases a lock when it is dropped.
+    struct Releases(HintSender);
+
+    impl Wake for Releases {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Releases {
+        fn drop(&mut self) {
+            self.0.hint();
+        }
+    }
+
+    #[test]
+    fn replaced_task_may_cause_hint() {
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (sender, mut hints) = Hints::channel();
+            let first = Waker::from(Arc::new(Releases(sender)));
+            let mut next = pin!(hints.next());
+            let polled = next.as_mut().poll(&mut Context::from_waker(&first));
+            assert!(polled.is_pending());
+            drop(first);
+            let mut second = Context::from_waker(Waker::noop());
+            let _polled = next.as_mut().poll(&mut second);
+            ended.send(next.poll(&mut second)).unwrap();
+        });
+        // A failure never ends.
+        let received = end.recv_timeout(std::time::Duration::from_secs(10));
+        assert_eq!(received, Ok(Poll::Ready(Hint::Released)));
+    }
+
     #[test]
     fn task_that_cannot_be_polled_is_woken() {
         for can_be_polled in [true, false] {

@@ -200,6 +200,19 @@ const LOSES: &[&str] = &["lose"];
 /// The modules that may do so: under the mutex of a lane, so that no other grant of the key has begun.
 const LANES: [&[&str]; 2] = [&["lock", "lane"], &["lock", "lease", "grant"]];
 
+/// The files that read the waker of a context. A waker may own a task of the program, so one that is stored under a mutex is
+/// replaced by `mutex::replace_waker`, and dropped after the mutex is free.
+const WAKERS: [&[&str]; 6] = [
+    &["backend", "hints", "pending"],
+    &["layer", "scope", "watch"],
+    &["lock", "lane", "queue", "waiter"],
+    &["lock", "lease", "lost"],
+    // Stores no waker.
+    &["task", "timer"],
+    // Stores only that of its own task.
+    &["lock", "tasks", "contender", "early_poll"],
+];
+
 /// The loop of attempts for the waiters of a lane.
 const LOOP: &str = "AcquireLoop";
 
@@ -228,7 +241,9 @@ fn violations(source: &Source, exports: &Exports) -> Vec<String> {
     let module = source.module.join("/");
     let methods = source.methods().into_iter();
     let misplaced = methods.filter_map(|method| {
-        let rule = if !path.starts_with(&["lock"]) {
+        let rule = if method == "waker" && !WAKERS.contains(&&*path) {
+            "another file may drop a waker under a mutex"
+        } else if !path.starts_with(&["lock"]) {
             return None;
         } else if RESOLVES.contains(&&*method) && path != DISPATCH {
             "only lock/tasks/dispatch.rs resolves waiters"

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{Hint, PollEarly};
 use crate::backend::LeaseId;
-use crate::mutex::Mutex;
+use crate::mutex::{Mutex, replace_waker};
 
 /// The most transfers that a waiter keeps. Several lanes of a key with permits receive the transfers of all.
 const MOST_TRANSFERS: usize = 16;
@@ -60,10 +60,9 @@ impl Pending {
         if std::mem::take(&mut state.released) {
             return Poll::Ready(Hint::Released);
         }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            waker => *waker = Some(context.waker().clone()),
-        }
+        let replaced = replace_waker(&mut state.waker, context.waker());
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 

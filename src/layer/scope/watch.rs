@@ -8,6 +8,7 @@ use std::task::Context;
 
 use super::lock_scope::{LockScope, ScopeState, Shared};
 use crate::layer::config::{OnLost, Options};
+use crate::mutex::replace_waker;
 use crate::{Held, Lost, LostReason};
 
 thread_local! {
@@ -54,11 +55,11 @@ impl Watch {
         if !self.is_polled {
             return false;
         }
-        let new = {
+        let (new, waker) = {
             let mut state = self.shared.state.lock();
-            state.waker = None;
-            mem::take(&mut state.new)
+            (mem::take(&mut state.new), state.waker.take())
         };
+        drop(waker);
         self.look(cx, new)
     }
 
@@ -66,11 +67,12 @@ impl Watch {
     /// registered from now on wakes the request.
     pub(in crate::layer) fn lost_after(&mut self, cx: &mut Context<'_>) -> bool {
         self.is_polled = true;
-        let new = {
+        let (new, replaced) = {
             let mut state = self.shared.state.lock();
-            state.waker = Some(cx.waker().clone());
-            mem::take(&mut state.new)
+            let replaced = replace_waker(&mut state.waker, cx.waker());
+            (mem::take(&mut state.new), replaced)
         };
+        drop(replaced);
         self.look(cx, new)
     }
 
@@ -119,12 +121,14 @@ impl Drop for Watch {
                 mem::take(shared.state.get_mut()).kept
             }
             None => {
-                let mut state = self.shared.state.lock();
                 let closed = ScopeState {
                     is_closed: true,
                     ..ScopeState::default()
                 };
-                mem::replace(&mut *state, closed).kept
+                let mut state = self.shared.state.lock();
+                let last = mem::replace(&mut *state, closed);
+                drop(state);
+                last.kept
             }
         };
         drop(kept);
@@ -138,4 +142,60 @@ impl Drop for Watch {
 
 fn spare() -> Option<Arc<Shared>> {
     SPARE.try_with(Cell::take).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::task::{Wake, Waker};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::mutex::Mutex;
+    use crate::{LockGuard, LockManager};
+
+    /// A task that leaves a lock to the scope of its request when it is dropped.
+    struct Leaves(LockScope, Mutex<Option<LockGuard>>);
+
+    impl Wake for Leaves {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            self.0.keep(self.1.get_mut().take().expect("dropped once"));
+        }
+    }
+
+    #[test]
+    fn dropped_task_of_request_may_leave_lock() {
+        let (ended, end) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let locks = LockManager::in_memory();
+            for drops in [
+                |watch: Watch| drop(watch),
+                |mut watch: Watch| _ = watch.lost_before(&mut Context::from_waker(Waker::noop())),
+                |mut watch: Watch| _ = watch.lost_after(&mut Context::from_waker(Waker::noop())),
+            ] {
+                let acquired = runtime
+                    .as_ref()
+                    .unwrap()
+                    .block_on(locks.acquire("k").into_future());
+                let mut watch = Watch::open(&Arc::default());
+                let leaves = Leaves(watch.scope(), Mutex::new(acquired.ok()));
+                let task = Waker::from(Arc::new(leaves));
+                assert!(!watch.lost_after(&mut Context::from_waker(&task)));
+                drop(task);
+                drops(watch);
+                ended.send(()).unwrap();
+            }
+        });
+        // A failure never ends.
+        for case in 0..3 {
+            let end = end.recv_timeout(Duration::from_secs(10));
+            assert_eq!(end, Ok(()), "case {case}");
+        }
+    }
 }

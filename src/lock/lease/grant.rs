@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::claim::{Claim, HoldId, Keep};
 use crate::backend::Mode;
 use crate::lock::clock::{AtomicMoment, Clock, Moment, Span};
-use crate::mutex::Mutex;
+use crate::mutex::{Mutex, replace_waker};
 use crate::observe::{LostReason, Name, RequestSpan, Via};
 use crate::{FencingToken, LockKey, Owner};
 
@@ -59,7 +59,7 @@ pub(crate) struct Grant {
 #[derive(Debug, Default)]
 struct Listeners {
     last_id: u64,
-    wakers: SmallVec<[(u64, Waker); 1]>,
+    wakers: SmallVec<[(u64, Option<Waker>); 1]>,
 }
 
 const NOT_LOST: u8 = u8::MAX;
@@ -237,7 +237,7 @@ impl Grant {
     pub(crate) fn wake_listeners(&self) {
         let listeners = self.listeners.lock();
         let wakers = listeners.iter().flat_map(|it| &it.wakers);
-        let wakers: Vec<_> = wakers.map(|(_, waker)| waker.clone()).collect();
+        let wakers: Vec<_> = wakers.filter_map(|(_, waker)| waker.clone()).collect();
         drop(listeners);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -246,20 +246,27 @@ impl Grant {
     pub(crate) fn listen(&self, id: &mut Option<u64>, waker: &Waker) {
         let mut listeners = self.listeners.lock();
         let Listeners { last_id, wakers } = &mut **listeners.get_or_insert_default();
-        match wakers.iter_mut().find(|(known, _)| Some(*known) == *id) {
-            Some((_, old)) => old.clone_from(waker),
+        let replaced = match wakers.iter_mut().find(|(known, _)| Some(*known) == *id) {
+            Some((_, old)) => replace_waker(old, waker),
             None => {
                 *last_id += 1;
-                wakers.push((*last_id, waker.clone()));
+                wakers.push((*last_id, Some(waker.clone())));
                 *id = Some(*last_id);
+                None
             }
-        }
+        };
+        drop(listeners);
+        drop(replaced);
     }
 
     pub(crate) fn unlisten(&self, id: u64) {
-        if let Some(listeners) = &mut *self.listeners.lock() {
-            listeners.wakers.retain(|(listener, _)| *listener != id);
-        }
+        let mut listeners = self.listeners.lock();
+        let removed = listeners.as_mut().and_then(|it| {
+            let at = it.wakers.iter().position(|(known, _)| *known == id)?;
+            Some(it.wakers.swap_remove(at))
+        });
+        drop(listeners);
+        drop(removed);
     }
 }
 

@@ -1,6 +1,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 
@@ -134,4 +134,72 @@ fn panic_in_entry_leaves_queue() {
     let entered = catch_unwind(AssertUnwindSafe(|| (&mut next).now_or_never()));
     assert!(entered.is_err(), "{entered:?}");
     assert_eq!(locks.snapshot().waiting, 0);
+}
+
+/// A task of the program that only its waker owns, and what is dropped with it.
+struct Task<T> {
+    _owned: Mutex<T>,
+}
+
+impl<T: Send + 'static> Wake for Task<T> {
+    fn wake(self: Arc<Self>) {}
+}
+
+fn task<T: Send + 'static>(owned: T) -> Waker {
+    let _owned = Mutex::new(owned);
+    Waker::from(Arc::new(Task { _owned }))
+}
+
+/// Polls a future in a task that owns something, and then in another one.
+fn poll_in_two<F: Future>(mut future: Pin<&mut F>, owned: impl Send + 'static) {
+    let first = task(owned);
+    let polled = future.as_mut().poll(&mut Context::from_waker(&first));
+    assert!(polled.is_pending());
+    drop(first);
+    let _polled = future.poll(&mut Context::from_waker(Waker::noop()));
+}
+
+/// Runs in a thread of its own, because a failure never ends.
+fn ends(act: impl FnOnce() + Send + 'static) -> bool {
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || {
+        act();
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(10 * SECOND).is_ok()
+}
+
+#[test]
+fn replaced_task_of_waiter_may_hold_lock() {
+    assert!(ends(|| {
+        let locks = manager(&Memory::new());
+        let acquire = || locks.acquire("k").into_future();
+        let guard = acquire().now_or_never().expect("at once").expect("free");
+        let mut waiter = pin!(acquire());
+        poll_in_two(waiter.as_mut(), guard);
+        assert!(waiter.now_or_never().is_some_and(|it| it.is_ok()));
+    }));
+}
+
+#[test]
+fn replaced_or_removed_task_may_watch_loss() {
+    assert!(ends(|| {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let _entered = runtime.as_ref().expect("a runtime").enter();
+        let locks = manager(&Memory::new());
+        let acquired = locks.acquire("k").into_future().now_or_never();
+        let held = acquired.expect("at once").expect("free").held();
+        let watched = || {
+            let mut lost = Box::pin(held.lost());
+            assert!(lost.as_mut().now_or_never().is_none());
+            lost
+        };
+        let mut lost = Box::pin(held.lost());
+        poll_in_two(lost.as_mut(), watched());
+        let first = task(watched());
+        let polled = lost.as_mut().poll(&mut Context::from_waker(&first));
+        assert!(polled.is_pending());
+        drop(first);
+        drop(lost);
+    }));
 }

@@ -7,7 +7,7 @@ use super::seats::Seat;
 use crate::Error;
 use crate::lock::lane::Attempt;
 use crate::lock::lease::{Claim, Grant};
-use crate::mutex::Mutex;
+use crate::mutex::{Mutex, replace_waker};
 
 /// An acquire that waits: for the reply to its own first attempt, or in the queue.
 ///
@@ -82,10 +82,9 @@ impl Waiter {
         if let Some(answer) = state.answer.take() {
             return Poll::Ready(answer);
         }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
+        let replaced = replace_waker(&mut state.waker, cx.waker());
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 
