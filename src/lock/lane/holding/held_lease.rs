@@ -140,9 +140,8 @@ impl HeldLease {
     #[cold]
     fn nest_other(&mut self, claim: &Claim, now: Moment) {
         let uniform = End::of_uniform(&self.lease);
-        if let Some(sharers) = &mut self.sharers {
-            sharers.is_mixed = true;
-        }
+        // Also for owners that join later.
+        self.make_sharers().is_mixed = true;
         if let Some(holding) = self.of_owner(claim.owner) {
             holding.nest(claim, uniform, now);
             holding.follow_holds();

@@ -136,14 +136,22 @@ fn renewed_reader_queues_behind_end_of_fixed_lease() {
 
 #[test]
 fn renewals_end_with_reader_of_renewed_lease() {
-    let (mut lane, first) = held_shared();
-    let second = lane.join(claim(2, SHARED));
-    lane.nest(3, fixed_shared(FIXED.ttl.get()));
-    let end = valid_until(lane.now, FIXED.ttl);
-    for (grant, hold) in [(&first, 1), (&second, 2)] {
-        assert!(lane.release_hold(grant, hold, None).work.is_empty());
+    let nested = fixed_shared(FIXED.ttl.get());
+    for joins_first in [true, false] {
+        let (mut lane, first) = held_shared();
+        let end = valid_until(lane.now, FIXED.ttl);
+        if !joins_first {
+            lane.nest(3, nested);
+        }
+        let second = lane.join(claim(2, SHARED));
+        if joins_first {
+            lane.nest(3, nested);
+        }
+        for (grant, hold) in [(&first, 1), (&second, 2)] {
+            assert!(lane.release_hold(grant, hold, None).work.is_empty());
+        }
+        assert_eq!((first.valid_until(), lane.next_check()), (end, end));
     }
-    assert_eq!((first.valid_until(), lane.next_check()), (end, end));
 }
 
 #[test]
