@@ -276,7 +276,7 @@ impl SentinelSet {
             })
     }
 
-    fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         let servers = self.nodes.iter().chain(&self.sentinels);
         let logs = servers.map(|server| format!("--- {}\n{}", server.address(), server.log()));
         logs.collect::<Vec<_>>().join("\n")
