@@ -140,7 +140,7 @@ impl HeldLease {
     #[cold]
     fn nest_other(&mut self, claim: &Claim, now: Moment) {
         let uniform = End::of_uniform(&self.lease);
-        // Also for owners that join later.
+        // Owners that join later also find them mixed.
         self.make_sharers().is_mixed = true;
         if let Some(holding) = self.of_owner(claim.owner) {
             holding.nest(claim, uniform, now);
