@@ -71,6 +71,18 @@ impl Bench {
         fields.find_map(|(name, value)| (name == field).then(|| value.trim_end().to_owned()))
     }
 
+    /// Returns the microseconds that Redis has spent on the commands that the clients of a contender send.
+    pub(crate) fn micros(&self, contender: Contender) -> u64 {
+        let stats = self.server.cli(&["INFO", "commandstats"]);
+        contender.sent(|command| {
+            let prefix = format!("cmdstat_{command}:");
+            let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+            let micros =
+                line.and_then(|line| line.split(',').find_map(|it| it.strip_prefix("usec=")));
+            micros.and_then(|it| it.parse().ok()).unwrap_or(0)
+        })
+    }
+
     pub(crate) fn server_process(&self) -> u32 {
         let process = self.about_server("process_id");
         process

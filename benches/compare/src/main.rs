@@ -52,6 +52,7 @@ fn main() -> Result {
         // The program starts itself in these modes for the parts that need their own process.
         ["work", contender, managers, url] => run(Contender::work(contender, managers, url)),
         ["serve", locks, url] => run(serving::serve(locks, url)),
+        ["hold", count, seconds, url] => run(scaling::hold(count, seconds, url)),
         ["scale", what, url] => run(scaling::scale(what, url)),
         ["share", what, url] => run(sharing::share(what, url)),
         _ => compare(&Knobs::parse(arguments.into_iter())?),

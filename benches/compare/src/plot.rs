@@ -34,25 +34,25 @@ const STYLE: &str = r##"<style>
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The data of one contender's curve.
+/// A curve with its name.
 pub(crate) struct Line<'a, T: ?Sized> {
-    contender: Contender,
+    name: String,
+    color: RGBColor,
     data: &'a T,
 }
 
 impl<'a, T: ?Sized> Line<'a, T> {
+    /// Returns the curve of a contender.
+    ///
+    /// Its color is visible on white and on black, and readers with red-green color blindness can distinguish it (most are
+    /// from Okabe and Ito).
     pub(crate) fn new(contender: Contender, data: &'a T) -> Self {
-        Self { contender, data }
-    }
-
-    /// Returns a color that is visible on white and on black, and that readers with red-green color blindness
-    /// can distinguish (most are from Okabe and Ito).
-    fn style(&self) -> ShapeStyle {
-        let color = match self.contender {
+        let color = match contender {
             Contender::Ours => RGBColor(213, 94, 0),
             Contender::OursAwaited => RGBColor(230, 159, 0),
             Contender::OursBackend => RGBColor(150, 100, 60),
             Contender::Bare => RGBColor(0, 0, 0),
+            Contender::BareBehind => RGBColor(60, 60, 110),
             Contender::BareToken => RGBColor(110, 118, 129),
             Contender::Checkout => RGBColor(150, 160, 170),
             Contender::Rslock => RGBColor(0, 114, 178),
@@ -63,12 +63,20 @@ impl<'a, T: ?Sized> Line<'a, T> {
             Contender::Mutex => RGBColor(86, 180, 233),
             _ => unreachable!("no plot shows it"),
         };
-        color.stroke_width(WIDTH)
+        Self::named(contender.name().replace('`', ""), color, data)
+    }
+
+    pub(crate) fn named(name: String, color: RGBColor, data: &'a T) -> Self {
+        Self { name, color, data }
+    }
+
+    fn style(&self) -> ShapeStyle {
+        self.color.stroke_width(WIDTH)
     }
 
     fn name(&self) -> Name {
         Name {
-            text: self.contender.name().replace('`', ""),
+            text: self.name.clone(),
             style: self.style(),
         }
     }
@@ -87,6 +95,18 @@ pub(crate) fn waits(path: &Path, title: &str, lines: &[Line<'_, Waits>]) {
 /// Pairs per second over pairs in flight: medians, with bars for the ranges.
 pub(crate) fn throughput(path: &Path, title: &str, levels: &[usize], lines: &[Line<'_, [Series]>]) {
     draw(path, |area| draw_throughput(area, title, levels, lines))
+        .expect("the plot can be written");
+}
+
+/// Figures over levels, both in logarithms: medians. A figure that is proportional to its level is a straight line.
+pub(crate) fn growth(
+    path: &Path,
+    title: &str,
+    axes: [&str; 2],
+    levels: &[usize],
+    lines: &[Line<'_, [Series]>],
+) {
+    draw(path, |area| draw_growth(area, title, axes, levels, lines))
         .expect("the plot can be written");
 }
 
@@ -181,6 +201,41 @@ fn draw_throughput(
             let (min, max) = pairs.range();
             ErrorBar::new_vertical(at, min, pairs.median(), max, style.filled(), 6)
         }))?;
+    }
+    draw_names(area, lines.iter().map(Line::name).zip(ends).collect())
+}
+
+fn draw_growth(
+    area: &Area<'_>,
+    title: &str,
+    [x, y]: [&str; 2],
+    levels: &[usize],
+    lines: &[Line<'_, [Series]>],
+) -> Result<(), Box<dyn Error>> {
+    let all = || (lines.iter().flat_map(|line| line.data)).map(Series::median);
+    let least = all().fold(f64::INFINITY, f64::min);
+    let most = all().fold(0.0, f64::max);
+    let x_range = (levels[0] as f64..levels[levels.len() - 1] as f64).log_scale();
+    let y_range = (least / 2.0..most * 2.0).log_scale();
+    let mut chart = builder(area, title).build_cartesian_2d(x_range, y_range)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .label_style(TEXT)
+        .x_label_formatter(&|at| thousands(*at, 0))
+        .x_desc(x)
+        .y_label_formatter(&|figure| thousands(*figure, 0))
+        .y_desc(y)
+        .draw()?;
+    let mut ends = Vec::new();
+    for line in lines {
+        let at = || levels.iter().map(|level| *level as f64);
+        let points = || at().zip(line.data.iter().map(Series::median));
+        ends.extend(points().next_back().map(|end| chart.backend_coord(&end)));
+        chart.draw_series(LineSeries::new(points(), line.style()))?;
+        let dots = points().map(|at| Circle::new(at, 4, line.color.filled()));
+        chart.draw_series(dots)?;
     }
     draw_names(area, lines.iter().map(Line::name).zip(ends).collect())
 }

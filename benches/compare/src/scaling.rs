@@ -16,7 +16,7 @@ use tower_lock::{LockGuard, LockManager, RedisBackend};
 use crate::work::Failure;
 
 pub(crate) const HELD: usize = 100_000;
-/// The default TTL. The watchdog renews at each third of it, so three times in the window.
+/// The default TTL. The watchdog renews at each third of it.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(crate) const WINDOW: Duration = Duration::from_secs(30);
 pub(crate) const WAITERS: usize = 10_000;
@@ -26,7 +26,6 @@ const IN_FLIGHT: usize = 64;
 
 pub(crate) async fn scale(what: &str, url: &str) -> Result<(), Failure> {
     match what {
-        "held" => held(url).await,
         "waiting" => waiting(url).await,
         "tasks" => tasks(url).await,
         "passed" => passed(url).await,
@@ -54,31 +53,33 @@ async fn manager(url: &str) -> Result<LockManager, Failure> {
     Ok(locks)
 }
 
-/// Measures the bytes per held lock, the share of a core that renewals take, and the number of lost locks.
-async fn held(url: &str) -> Result<(), Failure> {
+/// Holds so many locks for so many seconds. Measures the bytes for all of them, the share of a core that renewals take, and
+/// the number of lost locks.
+pub(crate) async fn hold(count: &str, seconds: &str, url: &str) -> Result<(), Failure> {
+    let (count, window) = (count.parse()?, Duration::from_secs(seconds.parse()?));
     let locks = manager(url).await?;
     let before = resident();
     let mut tasks = JoinSet::new();
     for task in 0..IN_FLIGHT {
-        tasks.spawn(take(locks.clone(), task));
+        tasks.spawn(take(locks.clone(), task, count));
     }
     let mut guards = Vec::with_capacity(IN_FLIGHT);
     while let Some(taken) = tasks.join_next().await {
         guards.push(taken??);
     }
-    let bytes = resident().saturating_sub(before) / HELD;
+    let bytes = resident().saturating_sub(before);
     let busy = processor_time();
-    sleep(WINDOW).await;
-    let share = (processor_time() - busy).as_secs_f64() / WINDOW.as_secs_f64();
+    sleep(window).await;
+    let share = (processor_time() - busy).as_secs_f64() / window.as_secs_f64();
     let lost = (guards.iter().flatten()).filter(|guard| !guard.is_held());
     let lost = lost.count();
     println!("done {bytes} {share} {lost}");
     Ok(())
 }
 
-async fn take(locks: LockManager, task: usize) -> Result<Vec<LockGuard>, Failure> {
-    let mut guards = Vec::with_capacity(HELD.div_ceil(IN_FLIGHT));
-    for n in (task..HELD).step_by(IN_FLIGHT) {
+async fn take(locks: LockManager, task: usize, count: usize) -> Result<Vec<LockGuard>, Failure> {
+    let mut guards = Vec::with_capacity(count.div_ceil(IN_FLIGHT));
+    for n in (task..count).step_by(IN_FLIGHT) {
         guards.push(locks.acquire(format!("held:{n}")).await?);
     }
     Ok(guards)

@@ -1,5 +1,7 @@
 //! An HTTP server in its own process, with or without a lock per request.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
@@ -7,7 +9,7 @@ use axum::routing::put;
 use tokio::net::TcpListener;
 use tower_lock::{LockLayer, LockManager};
 
-use crate::contenders::{KEPT, bare, rslock, together};
+use crate::contenders::{bare, rslock, together};
 use crate::work::{Failure, Locks};
 
 const PATH: &str = "/orders/{id}";
@@ -52,12 +54,14 @@ pub(crate) async fn serve(locks: &str, url: &str) -> Result<(), Failure> {
         "none" => app,
         "memory" => app.route_layer(LockLayer::by_path(LockManager::in_memory())),
         "redis" => app.route_layer(LockLayer::by_path(LockManager::connect(url).await?)),
-        "kept" => app
-            .route_layer(LockLayer::by_path(LockManager::connect(url).await?).keep_released(KEPT)),
         "rslock" => locked_by(rslock::connect(url)?),
         "bare" => locked_by(bare::connect(url, bare::Token::Ours).await?),
         "together" => locked_by(together::connect(url).await?),
-        _ => return Err("no such locks".into()),
+        other => {
+            let kept = other.strip_prefix("kept-").ok_or("no such locks")?;
+            let layer = LockLayer::by_path(LockManager::connect(url).await?);
+            app.route_layer(layer.keep_released(Duration::from_millis(kept.parse()?)))
+        }
     };
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("ready http://{}", listener.local_addr()?);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Value};
 use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
 
 use crate::scripts::{ACQUIRE, RELEASE};
 use crate::work::{Failure, Locks};
@@ -35,6 +36,8 @@ pub(crate) enum Token {
 pub(crate) struct Bare {
     connection: MultiplexedConnection,
     scripts: Arc<Scripts>,
+    /// The releases that no caller awaits.
+    behind: Option<TaskTracker>,
 }
 
 /// Longer than the default, because one pause of the machine must not end the contender.
@@ -47,7 +50,15 @@ pub(crate) async fn connect(url: &str, token: Token) -> Result<Bare, Failure> {
             .get_multiplexed_async_connection_with_config(&connection_config())
             .await?,
         scripts: Arc::new(Scripts::new(token)),
+        behind: None,
     })
+}
+
+/// Scripts without a token, the release of which no caller awaits.
+pub(crate) async fn connect_behind(url: &str) -> Result<Bare, Failure> {
+    let behind = Some(TaskTracker::new());
+    let bare = connect(url, Token::None).await?;
+    Ok(Bare { behind, ..bare })
 }
 
 pub(crate) fn connection_config() -> AsyncConnectionConfig {
@@ -67,9 +78,21 @@ impl Locks for Bare {
     }
 
     async fn unlock(&self, held: Held) -> Result<(), Failure> {
-        self.scripts
-            .unlock(&mut self.connection.clone(), &held)
-            .await
+        let (mut connection, scripts) = (self.connection.clone(), Arc::clone(&self.scripts));
+        let released = async move { scripts.unlock(&mut connection, &held).await };
+        match &self.behind {
+            None => return released.await,
+            Some(tasks) => drop(tasks.spawn(async { released.await.expect("it was held") })),
+        }
+        Ok(())
+    }
+
+    async fn settled(&self) {
+        if let Some(tasks) = &self.behind {
+            tasks.close();
+            tasks.wait().await;
+            tasks.reopen();
+        }
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) enum Contender {
     OursInMemory,
     OursBackend,
     Bare,
+    BareBehind,
     BareToken,
     Checkout,
     Rslock,
@@ -54,11 +55,12 @@ pub(crate) const PERMITS: u32 = 10;
 pub(crate) const KEPT: Duration = Duration::from_millis(10);
 
 impl Contender {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Ours,
         Self::OursAwaited,
         Self::OursBackend,
         Self::Bare,
+        Self::BareBehind,
         Self::BareToken,
         Self::Checkout,
         Self::Rslock,
@@ -120,6 +122,7 @@ impl Contender {
             Self::OursInMemory => "tower-lock in memory",
             Self::OursBackend => "`RedisBackend` alone",
             Self::Bare => "scripts alone",
+            Self::BareBehind => "scripts alone, release not awaited",
             Self::BareToken => "scripts alone, with the token",
             Self::Checkout => "scripts, a checkout per command",
             Self::Rslock => "rslock",
@@ -147,7 +150,7 @@ impl Contender {
             Self::Ours | Self::OursAwaited | Self::OursKept | Self::OursBackend => {
                 sum(&["evalsha", "eval", "subscribe", "unsubscribe"])
             }
-            Self::Bare | Self::BareToken => calls("evalsha"),
+            Self::Bare | Self::BareBehind | Self::BareToken => calls("evalsha"),
             Self::Checkout => sum(&["evalsha", "ping", "unwatch"]),
             Self::Rslock | Self::Rueidislock | Self::Redsync => sum(&["set", "evalsha"]),
             Self::DistributedLock => sum(&["set", "eval"]),
@@ -252,6 +255,7 @@ impl Contender {
                 })
                 .await
             }
+            Self::BareBehind => serve(managers, async || bare::connect_behind(url).await).await,
             Self::BareToken => {
                 serve(managers, async || {
                     bare::connect(url, bare::Token::Ours).await

@@ -1,5 +1,6 @@
 //! The scenarios.
 
+mod growth;
 mod herd;
 mod hot;
 mod http;
@@ -34,11 +35,12 @@ pub(crate) enum Scenario {
     Starvation,
     Http,
     Scale,
+    Growth,
     Postgres,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Uncontended,
         Self::OneCore,
         Self::Release,
@@ -52,6 +54,7 @@ impl Scenario {
         Self::Starvation,
         Self::Http,
         Self::Scale,
+        Self::Growth,
         Self::Postgres,
     ];
 
@@ -74,6 +77,7 @@ impl Scenario {
             Self::Starvation => starvation::run(bench),
             Self::Http => http::run(bench),
             Self::Scale => scale::run(bench),
+            Self::Growth => growth::run(bench),
             Self::Postgres => postgres::run(bench),
         }
     }

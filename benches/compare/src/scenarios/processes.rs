@@ -43,7 +43,7 @@ pub(crate) fn run(bench: &mut Bench) {
         standstills.watch(WINDOW);
         for at in turns(round, teams.len()) {
             let job = bench.job(key, WAITERS, WINDOW);
-            if let (Some(report), commands) = counted(bench, &mut teams[at], &job) {
+            if let (Some(report), commands) = counted(bench, &mut teams[at], PROCESSES, &job) {
                 all[at].add(&report, commands);
             }
         }
@@ -60,12 +60,17 @@ pub(crate) fn run(bench: &mut Bench) {
     standstills.tell(&mut bench.table, SCENARIO);
 }
 
-/// Runs a job, and returns its report with the number of commands that the team sent.
-pub(super) fn counted(bench: &Bench, team: &mut Team, job: &Job) -> (Option<Report>, u64) {
+/// Runs a job in so many processes, and returns its report with the number of commands that they sent.
+pub(super) fn counted(
+    bench: &Bench,
+    team: &mut Team,
+    processes: usize,
+    job: &Job,
+) -> (Option<Report>, u64) {
     let contender = team.contender;
     let sent = || contender.sent(|command| bench.server.calls(command));
     let before = sent();
-    let report = team.run(job);
+    let report = team.run_in(processes, job);
     (report, sent() - before)
 }
 

@@ -76,7 +76,7 @@ fn repeat(bench: &mut Bench, level: &Level) {
         for at in turns(round, teams.len()) {
             let mut job = bench.job(Keys::Own, level.in_flight, WINDOW);
             job.pause = level.pause;
-            if let (Some(report), commands) = counted(bench, &mut teams[at], &job) {
+            if let (Some(report), commands) = counted(bench, &mut teams[at], 1, &job) {
                 all[at].add(&report, commands);
             }
         }

@@ -1,5 +1,7 @@
 //! Very many locks, waiters and keys in one manager: their cost, and the absence of lost locks.
 
+use std::time::Duration;
+
 use crate::bench::Bench;
 use crate::child::{Speaker, this_program};
 use crate::scaling::{HELD, KEYS, LEASE, WAITERS, WINDOW};
@@ -37,13 +39,13 @@ pub(crate) fn run(bench: &mut Bench) {
 impl Figures {
     fn add(&mut self, bench: &Bench) -> Result<(), String> {
         let expirations = bench.server.calls("pexpire");
-        let [held, renewing, lost] = scale(bench, "held")?;
+        let [held, renewing, lost] = hold(bench, HELD, WINDOW, &bench.server.url())?;
         // Each lock received its first lease by its acquire.
         let expirations = bench.server.calls("pexpire") - expirations;
         let [waiting] = scale(bench, "waiting")?;
         let [tasks] = scale(bench, "tasks")?;
         let [passed] = scale(bench, "passed")?;
-        self.held.add(held);
+        self.held.add(held / HELD as f64);
         self.renewing.add(renewing * 100.0);
         self.renewals.add(expirations as f64 / HELD as f64 - 1.0);
         self.lost.add(lost);
@@ -60,9 +62,25 @@ impl Figures {
     }
 }
 
-/// Returns the figures that such a process prints, and empties the server after it.
+/// Returns the bytes of so many locks that a process holds for this time, the share of a core that their renewals take, and
+/// the number of lost ones.
+pub(super) fn hold(
+    bench: &Bench,
+    count: usize,
+    window: Duration,
+    url: &str,
+) -> Result<[f64; 3], String> {
+    let (count, seconds) = (count.to_string(), window.as_secs().to_string());
+    measured(bench, &["hold", &count, &seconds, url])
+}
+
 fn scale<const N: usize>(bench: &Bench, what: &str) -> Result<[f64; N], String> {
-    let mut process = Speaker::start(this_program(&["scale", what, &bench.server.url()]))?;
+    measured(bench, &["scale", what, &bench.server.url()])
+}
+
+/// Returns the figures that such a process prints, and empties the server after it.
+fn measured<const N: usize>(bench: &Bench, arguments: &[&str]) -> Result<[f64; N], String> {
+    let mut process = Speaker::start(this_program(arguments))?;
     let figures = process.expect("done")?;
     drop(process);
     bench.server.cli(&["FLUSHALL"]);

@@ -6,7 +6,7 @@ use crate::bench::{Bench, result, turns};
 use crate::contenders::Contender;
 use crate::job::Keys;
 use crate::plot::{self, Line};
-use crate::table::Series;
+use crate::table::{Series, ratio};
 use crate::team::{Report, Team};
 use crate::waits::Waits;
 
@@ -30,6 +30,8 @@ struct Figures {
     p50: Series,
     p99: Series,
     alone: Waits,
+    /// The time of Redis for each pair in microseconds: its commands, without reading and writing.
+    server: Series,
 }
 
 pub(crate) fn run(bench: &mut Bench) {
@@ -40,8 +42,14 @@ pub(crate) fn run(bench: &mut Bench) {
             let windows = if in_flight == 1 { ALONE } else { WINDOWS };
             let count = teams.len();
             for at in (0..windows).flat_map(|window| turns(round + window, count)) {
-                if let Some(report) = teams[at].run(&bench.job(Keys::New, in_flight, WINDOW)) {
+                let job = bench.job(Keys::New, in_flight, WINDOW);
+                let before = bench.micros(teams[at].contender);
+                if let Some(report) = teams[at].run(&job) {
                     all[at].add(level, &report);
+                    if in_flight == 1 {
+                        let micros = bench.micros(teams[at].contender) - before;
+                        all[at].server.add(micros as f64 / report.pairs() as f64);
+                    }
                 }
             }
         }
@@ -79,6 +87,18 @@ fn tell_latency(bench: &mut Bench, teams: &[Team], all: &[Figures]) {
     let latencies: Vec<_> = all.iter().map(|it| (&it.p50, &it.p99)).collect();
     let scenario = "uncontended, 1 in flight: p50 of an acquire";
     bench.table.latencies(scenario, teams, &latencies);
+    let rslock = teams
+        .iter()
+        .position(|it| it.contender == Contender::Rslock);
+    for (team, figures) in teams.iter().zip(all) {
+        let server = &figures.server;
+        let (name, note) = (team.contender.name(), team.noted(String::new()));
+        let scenario = "uncontended, 1 in flight: time of Redis for each pair";
+        let figure = (!server.is_empty()).then(|| server.text(2, "µs"));
+        let ratio = rslock.map(|at| ratio(server, &all[at].server, "rslock"));
+        let (figure, ratio) = (figure.unwrap_or_default(), ratio.unwrap_or_default());
+        bench.table.row(scenario, name, figure, ratio, note);
+    }
 }
 
 fn draw(teams: &[Team], all: &[Figures]) {
