@@ -166,9 +166,10 @@
 //! kept, [`is_locked`](crate::LockManager::is_locked) is `true`, and [`inspect`](crate::LockManager::inspect), the dashboard
 //! and `tower_lock_kept` show it as kept. [`force_release`](crate::LockManager::force_release) ends it.
 //!
-//! The time is a part of the longest wait: choose about twice the usual time between two requests for one key. A crash
-//! costs the rest of the lease, as it does while a lock is held. [`shutdown`](crate::LockManager::shutdown) releases
-//! kept leases first, and so does the last handle of a manager.
+//! The time is a part of the longest wait: choose about twice the usual time between two requests for one key. A key in
+//! constant use needs a command at the end of each of these times, so a longer one costs less: with 64 such keys, 50 ms cost
+//! as much as locks in memory, and 10 ms a fifth more. A crash costs the rest of the lease, as it does while a lock is held.
+//! [`shutdown`](crate::LockManager::shutdown) releases kept leases first, and so does the last handle of a manager.
 //!
 //! # Shut down
 //!
