@@ -63,6 +63,7 @@
 //! | the clock of the new primary is ahead (Redis 7 or newer, Valkey) | leases end earlier by the difference. A key whose lease has less left is free at once, before its holder detects the loss |
 //! | its clock is behind (Redis 7 or newer, Valkey) | the lock of a process that died stays held for longer, by the difference |
 //! | `SENTINEL FAILOVER` | the old primary accepts writes for many seconds; the backend leaves it when a majority of the sentinels names the new one, and loses the writes of about the last second |
+//! | a primary that hung replies again after the failover | it takes itself for the primary until a sentinel demotes it; a process that has not asked the sentinels since, which it does every 250 ms, may get a lock there that the new primary does not know |
 //! | a primary is cut off together with some clients | it grants locks to them until it stops accepting writes: see `min-replicas-to-write` below |
 //! | no primary is elected yet | an acquire waits, and ends as `Unavailable` (503 with `Retry-After`) after its wait |
 //! | the new primary has fewer replicas than `min-replicas-to-write` or `min_replicas` | no lock is granted until a replica joins. Clients receive 503, and 409 for a single attempt at a key whose lease has not expired |
