@@ -90,7 +90,7 @@ fn handed_on(times: u64) {
         let locks = locks.clone();
         async move {
             for _ in 0..times / 2 {
-                // On a busy machine, a program under callgrind may stand still for seconds.
+                // On a busy machine, a program under callgrind may hang for seconds.
                 let acquire = locks.acquire("order:42").wait(Duration::from_secs(600));
                 let guard = acquire.await.expect("in its turn");
                 // The other task queues during the hold.
