@@ -30,3 +30,20 @@ pub(crate) fn replace_waker(slot: &mut Option<Waker>, waker: &Waker) -> Option<W
         slot => slot.replace(waker.clone()),
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    /// Returns `false` if this does not end, as with a mutex that its own thread holds.
+    pub(crate) fn ends(act: impl FnOnce() + Send + 'static) -> bool {
+        let (ended, end) = mpsc::channel();
+        thread::spawn(move || {
+            act();
+            ended.send(()).expect("the test waits");
+        });
+        end.recv_timeout(Duration::from_secs(10)).is_ok()
+    }
+}

@@ -1,6 +1,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 
@@ -10,6 +10,7 @@ use tokio::runtime::Builder;
 
 use crate::backend::Memory;
 use crate::lock::tests::{MS, SECOND, Slow};
+use crate::mutex::tests::ends;
 use crate::{ErrorKind, LockManager};
 
 fn manager(memory: &Memory) -> LockManager {
@@ -157,16 +158,6 @@ fn poll_in_two<F: Future>(mut future: Pin<&mut F>, owned: impl Send + 'static) {
     assert!(polled.is_pending());
     drop(first);
     let _polled = future.poll(&mut Context::from_waker(Waker::noop()));
-}
-
-/// Runs in a thread of its own, because a failure never ends.
-fn ends(act: impl FnOnce() + Send + 'static) -> bool {
-    let (ended, end) = mpsc::channel();
-    thread::spawn(move || {
-        act();
-        ended.send(()).unwrap();
-    });
-    end.recv_timeout(10 * SECOND).is_ok()
 }
 
 #[test]
