@@ -136,8 +136,11 @@ async fn excludes_each_other(failover: Failover) {
     eprintln!("{failover:?}: {of} holds, {count} overlaps");
     // A failover outlasts a lease unless the old primary replies until the end of the failover.
     let none = failover == Failover::Commanded || overlaps.is_empty();
-    let logs = set.logs();
-    assert!(none, "followed at {followed:?}: {overlaps:?}\n{logs}");
+    assert!(
+        none,
+        "followed at {followed:?}: {overlaps:?}\n{}",
+        set.logs()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
