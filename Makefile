@@ -78,9 +78,9 @@ help:
 test: server postgres curl examples
 	CARGO='$(CARGO)' .ci/test --workspace --all-features -- $(LONG:%=--skip %)
 
-# Tests start them.
+# What tests start, and the tests: one build uses the cores better than two.
 examples:
-	$(CARGO) build --workspace --all-features --bins --examples
+	$(CARGO) build --workspace --all-features --bins --examples --tests
 
 # The tests that `make test` skips, and the programs that `cargo test` excludes. Each of these tests starts many servers, so
 # fewer of them run at a time.

@@ -1,6 +1,8 @@
 //! Locks in PostgreSQL, against real servers.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout)]
 
+// First by name, because its tests wait longest: they start first.
+mod asleep;
 mod batch;
 mod blocked;
 mod connect;
@@ -34,7 +36,6 @@ mod sessions;
 mod sqlx;
 #[path = "../support/mod.rs"]
 mod support;
-mod suspends;
 mod sweep;
 mod timeouts;
 mod tls;
