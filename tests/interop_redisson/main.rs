@@ -86,7 +86,7 @@ async fn run(all: &[Arc<Sides>]) {
         counted.await.expect("no case fails");
     }
 
-    for places in [&[ONE_SERVER][..], &[SENTINEL, PLAIN], &[CLUSTER]] {
+    for places in [&[ONE_SERVER][..], &[SENTINEL, PLAIN, CLUSTER]] {
         let here = all.iter().filter(|it| places.contains(&it.place));
         let here: Vec<_> = here.map(Arc::clone).collect();
         at_once(&here, |sides| async move { latencies(&sides).await }).await;
