@@ -1,6 +1,5 @@
 //! Sessions and servers that end, hang or lose data.
 
-use std::process::Command;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -9,17 +8,10 @@ use tower_lock::{LockKey, LockManager, PostgresBackend};
 use uuid::Uuid;
 
 use super::support::postgres_server::PostgresServer;
+use super::support::process::signal;
 use super::{LONG, acquire, backend, impatient_backend, is_busy, lease, release, try_acquire};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
-
-fn signal(signal: &str, pid: i32) {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status()
-        .unwrap();
-    assert!(status.success());
-}
 
 /// The server refuses the attempt after its deadline, so its release cannot come too early.
 #[tokio::test]

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::engine::PATIENCE;
 use crate::support::example::program;
+use crate::support::process::signal;
 use crate::{LEASE, millis};
 
 pub(crate) struct Orders {
@@ -107,13 +108,8 @@ impl Process {
         }
     }
 
-    fn signal(&self, signal: &str) {
-        let id = self.child.id().expect("it runs").to_string();
-        let status = std::process::Command::new("kill")
-            .args([signal, &id])
-            .status()
-            .unwrap();
-        assert!(status.success(), "{signal}");
+    fn signal(&self, name: &str) {
+        signal(name, self.child.id().expect("it runs"));
     }
 
     /// Stops the process with the signal of Ctrl-C.

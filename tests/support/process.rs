@@ -1,6 +1,7 @@
 //! Processes that end when dropped, and the server program: its path, a free port, its log.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
@@ -109,13 +110,18 @@ impl Process {
         children.expect("a process")
     }
 
-    pub(crate) fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.0.id().to_string()])
-            .status()
-            .expect("`kill` runs");
-        assert!(status.success(), "the process takes {signal}");
+    pub(crate) fn signal(&self, name: &str) {
+        signal(name, self.0.id());
     }
+}
+
+/// Sends a signal, such as `-STOP`, to a process.
+pub(crate) fn signal(name: &str, process: impl Display) {
+    let status = Command::new("kill")
+        .args([name, &process.to_string()])
+        .status()
+        .expect("`kill` runs");
+    assert!(status.success(), "the process takes {name}");
 }
 
 fn signal_each(signal: &str, processes: &str) {

@@ -1,7 +1,6 @@
 //! Faults of PostgreSQL and of the connections to it. The committed rows of fenced transactions judge them.
 
 use std::cell::Cell;
-use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +18,7 @@ use crate::store::Topology::Own;
 use crate::support::engine::{MS, SECOND};
 use crate::support::errors::chain;
 use crate::support::postgres_server::{Part, PostgresServer};
+use crate::support::process::signal;
 use crate::support::proxy::Swallow;
 
 /// A third version, as a later release of the crate would bring it.
@@ -112,10 +112,7 @@ async fn under(run: &mut Run, durable: bool, fault: impl AsyncFn(&Run, &mut Fenc
 async fn session_killed(_: &Run, fenced: &mut Fenced) -> String {
     let sessions = fenced.server.sessions("tower_lock").await;
     let session = sessions[usize::try_from(random(sessions.len() as u64)).unwrap()];
-    let status = Command::new("kill")
-        .args(["-KILL", &session.to_string()])
-        .status();
-    assert!(status.unwrap().success());
+    signal("-KILL", session);
     sleep(500 * MS).await;
     format!("one of {} sessions killed", sessions.len())
 }
@@ -203,10 +200,7 @@ async fn pair(synchronous: bool) -> (PostgresServer, PostgresServer) {
 async fn killed_for_good(server: &mut PostgresServer) {
     sleep(millis(100..400)).await;
     for sender in server.senders().await {
-        let status = Command::new("kill")
-            .args(["-STOP", &sender.to_string()])
-            .status();
-        assert!(status.unwrap().success());
+        signal("-STOP", sender);
     }
     sleep(millis(20..300)).await;
     server.kill();
