@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use tower_lock::backend::{Backend, BackendErrorKind, Released, Renewal, Renewed};
+use tower_lock::backend::{Backend, BackendErrorKind, Release, Released, Renewal, Renewed};
 use tower_lock::{LockKey, LockManager, PostgresBackend};
 use uuid::Uuid;
 
@@ -118,9 +118,18 @@ async fn ended_session_is_replaced() {
                 .run(&format!("SELECT pg_terminate_backend({session})"))
                 .await;
         }
-        sleep(Duration::from_millis(200)).await;
-        acquire(&backend, &key, holder, LONG).await;
-        assert_eq!(release(&backend, &key, holder).await, Released::Released);
+        // The client learns the end when the server has closed the session.
+        let begun = Instant::now();
+        let released = loop {
+            assert!(begun.elapsed() < LONG);
+            let leases = [Release::new(key.clone(), holder)];
+            if try_acquire(&backend, &key, holder, LONG).await.is_ok()
+                && let Ok(released) = backend.release(&leases).await.remove(0)
+            {
+                break released;
+            }
+        };
+        assert_eq!(released, Released::Released);
     }
 }
 
