@@ -9,6 +9,7 @@ use axum::routing::put;
 use tokio::net::TcpListener;
 use tower_lock::{LockLayer, LockManager};
 
+use crate::contenders::set::SetLayer;
 use crate::contenders::{bare, rslock, together};
 use crate::work::{Failure, Locks};
 
@@ -52,6 +53,7 @@ pub(crate) async fn serve(locks: &str, url: &str) -> Result<(), Failure> {
     let app = Router::new().route(PATH, put("written"));
     let app = match locks {
         "none" => app,
+        "set" => app.route_layer(SetLayer::default()),
         "memory" => app.route_layer(LockLayer::by_path(LockManager::in_memory())),
         "redis" => app.route_layer(LockLayer::by_path(LockManager::connect(url).await?)),
         "rslock" => locked_by(rslock::connect(url)?),

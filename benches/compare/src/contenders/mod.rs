@@ -12,6 +12,7 @@ mod ours_backend;
 mod redisson;
 pub(crate) mod rslock;
 mod semaphore;
+pub(crate) mod set;
 pub(crate) mod together;
 
 use std::process::Command;

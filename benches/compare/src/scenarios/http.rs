@@ -23,6 +23,7 @@ const REDIS: (&str, &str) = ("axum and tower-lock on Redis", "redis");
 pub(crate) fn run(bench: &mut Bench) {
     let distinct = [
         NONE,
+        ("axum and a set of the keys", "set"),
         MEMORY,
         REDIS,
         ("axum and rslock", "rslock"),
