@@ -47,7 +47,7 @@ pub async fn all_of_node<N: Node>(one: &N, other: &N) {
 /// released.
 async fn vote_excludes_acquire_of_other_lease<N: Node>(one: &N, other: &N) {
     let (key, holder, another) = fixture("vote");
-    granted(one, &key, holder, Fence::Propose(1)).await;
+    expect_granted(one, &key, holder, Fence::Propose(1)).await;
     let left = busy(other, &key, another).await;
     assert!(left <= LONG && left > LONG / 2, "{left:?} of {LONG:?}");
     rejected(other, &key, another, Fence::Propose(1)).await;
@@ -62,12 +62,12 @@ async fn vote_excludes_acquire_of_other_lease<N: Node>(one: &N, other: &N) {
 /// and that one release frees the key.
 async fn repeated_vote_under_one_lease_is_granted<N: Node>(node: &N) {
     let (key, holder, another) = fixture("vote-again");
-    let first = granted(node, &key, holder, Fence::Confirm(1)).await;
-    let second = granted(node, &key, holder, Fence::Confirm(1)).await;
+    let first = expect_granted(node, &key, holder, Fence::Confirm(1)).await;
+    let second = expect_granted(node, &key, holder, Fence::Confirm(1)).await;
     assert!(second > first, "the counter went from {first} to {second}");
     release(node, &key, holder).await;
     assert_eq!(released(node, &key, holder).await, Released::NotHeld);
-    granted(node, &key, another, Fence::Propose(1)).await;
+    expect_granted(node, &key, another, Fence::Propose(1)).await;
     release(node, &key, another).await;
 }
 
@@ -93,12 +93,12 @@ async fn confirmed_counter_bounds_next_vote<N: Node>(one: &N, other: &N) {
         } else {
             (other, one)
         };
-        let voted = granted(here, &key, lease, Fence::Propose(1)).await;
+        let voted = expect_granted(here, &key, lease, Fence::Propose(1)).await;
         assert!(
             voted > last || voted == 0 && last == 0,
             "{voted} after {last}"
         );
-        let confirmed = granted(there, &key, lease, Fence::Confirm(voted + 10)).await;
+        let confirmed = expect_granted(there, &key, lease, Fence::Confirm(voted + 10)).await;
         assert!(confirmed >= voted + 10, "{confirmed} is not {voted} + 10");
         last = confirmed;
         release(here, &key, lease).await;
@@ -108,12 +108,12 @@ async fn confirmed_counter_bounds_next_vote<N: Node>(one: &N, other: &N) {
 /// Checks that a node that has a counter raises it at least to the proposed counter.
 async fn proposal_over_known_counter_is_adopted<N: Node>(one: &N, other: &N) {
     let (key, holder, next) = fixture("vote-propose");
-    let known = granted(one, &key, holder, Fence::Confirm(1)).await;
+    let known = expect_granted(one, &key, holder, Fence::Confirm(1)).await;
     let proposed = known + 1_000;
-    let moved = granted(other, &key, holder, Fence::Propose(proposed)).await;
+    let moved = expect_granted(other, &key, holder, Fence::Propose(proposed)).await;
     assert!(moved >= proposed, "{moved} is less than {proposed}");
     release(one, &key, holder).await;
-    let after = granted(one, &key, next, Fence::Propose(1)).await;
+    let after = expect_granted(one, &key, next, Fence::Propose(1)).await;
     assert!(after > moved, "{after} after {moved}");
     release(one, &key, next).await;
 }
@@ -123,11 +123,11 @@ async fn proposal_over_known_counter_is_adopted<N: Node>(one: &N, other: &N) {
 async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
     const FAR: u64 = 1 << 52;
     let (key, holder, another) = fixture("vote-refused");
-    let known = granted(one, &key, holder, Fence::Confirm(1)).await;
+    let known = expect_granted(one, &key, holder, Fence::Confirm(1)).await;
     for fence in [Fence::Propose(FAR), Fence::Confirm(FAR)] {
         rejected(other, &key, another, fence).await;
     }
-    let next = granted(one, &key, holder, Fence::Propose(1)).await;
+    let next = expect_granted(one, &key, holder, Fence::Propose(1)).await;
     assert!(next > known && next < FAR, "{next} after {known}");
     release(one, &key, holder).await;
 }
@@ -136,7 +136,7 @@ async fn rejected_vote_leaves_counter_unchanged<N: Node>(one: &N, other: &N) {
 async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
     let (key, first, second) = fixture("vote-shared");
     let writer = lease();
-    let known = granted(one, &key, writer, Fence::Confirm(1)).await;
+    let known = expect_granted(one, &key, writer, Fence::Confirm(1)).await;
     assert!(!votes(other, &key, first, Fence::Propose(1)).await);
     release(one, &key, writer).await;
     assert!(votes(one, &key, first, Fence::Propose(1)).await);
@@ -147,7 +147,7 @@ async fn shared_votes_hold_key_together<N: Node>(one: &N, other: &N) {
     assert_eq!(released(one, &key, first).await, Released::NotHeld);
     rejected(other, &key, writer, Fence::Propose(1)).await;
     release(other, &key, second).await;
-    let next = granted(one, &key, writer, Fence::Propose(1)).await;
+    let next = expect_granted(one, &key, writer, Fence::Propose(1)).await;
     assert!(next > known + 1_000, "{next} after {known} + 1000");
     release(one, &key, writer).await;
 }
@@ -194,7 +194,7 @@ async fn cast<N: Node>(node: &N, request: &AcquireRequest, fence: Fence) -> Acqu
     definite(node.vote(request, fence).await, "vote")
 }
 
-async fn granted<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) -> u64 {
+async fn expect_granted<N: Node>(node: &N, key: &LockKey, lease: LeaseId, fence: Fence) -> u64 {
     let request = AcquireRequest::new(key.clone(), lease, LONG);
     match cast(node, &request, fence).await {
         Acquired::Granted { counter } => counter,

@@ -66,7 +66,7 @@ pub(super) async fn grant<B: Backend>(
     lease: LeaseId,
     ttl: Duration,
 ) -> u64 {
-    granted(attempt(backend, key, lease, EXCLUSIVE, ttl).await, key)
+    expect_granted(attempt(backend, key, lease, EXCLUSIVE, ttl).await, key)
 }
 
 /// Acquires a lease that is meant to expire.
@@ -80,14 +80,14 @@ pub(super) async fn grant_briefly<B: Backend>(backend: &B, key: &LockKey, lease:
         let nothing = answer.as_ref().err();
         let nothing = nothing.is_some_and(|error| !error.may_have_taken_effect());
         if !nothing || Instant::now() >= deadline {
-            return granted(answer, key);
+            return expect_granted(answer, key);
         }
         sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[track_caller]
-pub(super) fn granted(answer: Result<Acquired, BackendError>, key: &LockKey) -> u64 {
+pub(super) fn expect_granted(answer: Result<Acquired, BackendError>, key: &LockKey) -> u64 {
     match definite(answer, "try_acquire") {
         Acquired::Granted { counter } => counter,
         Acquired::Busy { ttl } => panic!("{key:?} should be free and is busy for {ttl:?}"),

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use crate::LockKey;
 use crate::backend::conformance::queue::waiter::freed;
 use crate::backend::conformance::support::{
-    Asked, LONG, MARGIN, attempt, definite, granted, lease, only, released,
+    Asked, LONG, MARGIN, attempt, definite, expect_granted, lease, only, released,
 };
 use crate::backend::{
     AcquireRequest, Acquired, Backend, Contended, LeaseId, Mode, Renewal, Renewed,
@@ -26,7 +26,7 @@ pub(in crate::backend::conformance) async fn hold<B: Backend>(
     asked: Asked,
     ttl: Duration,
 ) -> u64 {
-    granted(attempt(backend, key, lease, asked, ttl).await, key)
+    expect_granted(attempt(backend, key, lease, asked, ttl).await, key)
 }
 
 /// Checks that an attempt of a fresh lease is rejected. Returns the remaining time.

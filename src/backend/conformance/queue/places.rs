@@ -17,8 +17,8 @@ use crate::backend::{Backend, Contended, KeepRequest, LeaseId, Release, Released
 pub(crate) async fn contend_for_free_key_is_granted<B: Backend>(one: &B, other: &B) {
     let key = fresh_key("queue-free");
     let waiter = Waiter::new(one, &key).await;
-    let counter = waiter.granted().await;
-    assert!(waiter.granted().await >= counter);
+    let counter = waiter.expect_granted().await;
+    assert!(waiter.expect_granted().await >= counter);
     assert_ne!(waiter.release().await, Released::NotHeld);
     let next = lease();
     assert!(grant(other, &key, next, LONG).await > counter);
@@ -48,7 +48,7 @@ pub(crate) async fn expiry_serves_first_waiter<B: Backend>(one: &B, other: &B) {
     }
     for (holder, next) in [(&first, &second), (&second, &newcomer)] {
         passed_on(holder.release().await);
-        next.granted().await;
+        next.expect_granted().await;
     }
     freed(newcomer.release().await);
 }
@@ -65,18 +65,18 @@ pub(crate) async fn polling_waiter_is_served_in_order<B: Backend>(one: &B, other
     assert_eq!(last.wait().await, Some(4));
     passed_on(holder.release().await);
     for waiter in [&first, &second] {
-        waiter.granted().await;
+        waiter.expect_granted().await;
         // A waiter that polls can be passed over only until its next attempt.
         third.wait().await;
         passed_on(waiter.release().await);
     }
     // It must not overtake.
     last.wait().await;
-    third.granted().await;
+    third.expect_granted().await;
     // A slow store can take so long that a place ends.
     last.wait().await;
     passed_on(third.release().await);
-    last.granted().await;
+    last.expect_granted().await;
     freed(last.release().await);
 }
 
@@ -92,10 +92,10 @@ pub(crate) async fn repeats_change_no_place<B: Backend>(one: &B, other: &B) {
     assert_eq!(inspected(other, &holder.key).await.queued, 2);
     passed_on(holder.release().await);
     assert_eq!(holder.release().await, Released::NotHeld);
-    first.granted().await;
+    first.expect_granted().await;
     passed_on(first.release().await);
     assert_eq!(first.release().await, Released::NotHeld);
-    second.granted().await;
+    second.expect_granted().await;
     freed(second.release().await);
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn leave_removes_waiter<B: Backend>(one: &B, other: &B) {
         assert_eq!(first.leave().await, Released::NotHeld);
     }
     passed_on(holder.release().await);
-    second.granted().await;
+    second.expect_granted().await;
     freed(second.release().await);
 }
 
@@ -127,8 +127,8 @@ pub(crate) async fn leave_returns_one_result_per_lease<B: Backend>(one: &B, othe
     // The leases cycle through four states: alone, before a waiter, in the queue, and unknown.
     for (index, (ours, theirs)) in pairs.iter().enumerate() {
         match index % 4 {
-            0 | 1 => drop(ours.granted().await),
-            2 => drop(theirs.granted().await),
+            0 | 1 => drop(ours.expect_granted().await),
+            2 => drop(theirs.expect_granted().await),
             _ => {}
         }
     }
@@ -176,7 +176,7 @@ pub(crate) async fn silent_waiter_is_passed_over<B: Backend>(one: &B, other: &B)
         sleep(Duration::from_millis(100)).await;
     }
     passed_on(holder.release().await);
-    second.granted().await;
+    second.expect_granted().await;
     freed(second.release().await);
 }
 
@@ -204,12 +204,12 @@ pub(crate) async fn release_or_keep_enters_next_lease<B: Backend>(one: &B, other
         other => panic!("two processes wait: {other:?}"),
     };
     for waiter in [&first, &second] {
-        waiter.granted().await;
+        waiter.expect_granted().await;
         passed_on(waiter.release().await);
     }
     if is_notified {
         notified(&mut next).await;
     }
-    next.granted().await;
+    next.expect_granted().await;
     freed(next.release().await);
 }

@@ -18,7 +18,7 @@ pub(crate) async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, o
     let newcomer = Waiter::new(other, &holder.key).await;
     while let Ok(Hint::Released) = hint_now(&mut first.hints).await {}
     assert_eq!(holder.release().await, Released::Transferred);
-    let counter = first.granted().await;
+    let counter = first.expect_granted().await;
     // A store without notifications sends hints at intervals, too late for a confirmation.
     hinted(&mut first.hints, "the transfer").await;
     assert_eq!(newcomer.wait().await, Some(2));
@@ -28,9 +28,9 @@ pub(crate) async fn release_transfers_key_to_first_waiter<B: Backend>(one: &B, o
         "confirmed for {LONG:?}, and has {left:?} left"
     );
     passed_on(first.release().await);
-    assert!(second.granted().await > counter);
+    assert!(second.expect_granted().await > counter);
     passed_on(second.release().await);
-    newcomer.granted().await;
+    newcomer.expect_granted().await;
     freed(newcomer.release().await);
 }
 
@@ -48,13 +48,13 @@ pub(crate) async fn transferred_key_is_reserved_for_its_waiter<B: Backend>(one: 
         assert_eq!(second.wait().await, Some(1));
         assert_eq!(second.release().await, Released::NotHeld);
     }
-    first.granted().await;
+    first.expect_granted().await;
     hinted(&mut first.hints, "the transfer").await;
     while let Ok(hint) = hint_now(&mut second.hints).await {
         assert_eq!(hint, Hint::Released, "the hint of another waiter");
     }
     passed_on(first.release().await);
-    second.granted().await;
+    second.expect_granted().await;
     freed(second.release().await);
 }
 
@@ -80,7 +80,7 @@ pub(crate) async fn leave_after_transfer_passes_key_on<B: Backend>(one: &B, othe
         _ => freed(left),
     }
     let next = Waiter::new(other, &holder.key).await;
-    next.granted().await;
+    next.expect_granted().await;
     freed(next.release().await);
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: 
         other.force_release(&holder.key, None).await,
         "force_release",
     );
-    first.granted().await;
+    first.expect_granted().await;
     let Some((holder, third, _left)) = queue("queue-batch", one, other).await else {
         panic!("the other key has a queue");
     };
@@ -117,8 +117,8 @@ pub(crate) async fn every_kind_of_release_transfers<B: Backend>(one: &B, other: 
     for outcome in one.release(&releases).await {
         passed_on(definite(outcome, "release"));
     }
-    second.granted().await;
-    third.granted().await;
+    second.expect_granted().await;
+    third.expect_granted().await;
     freed(second.leave().await);
     passed_on(third.leave().await);
 }

@@ -75,7 +75,7 @@ impl<'a, B: Backend> Waiter<'a, B> {
     }
 
     /// Contends until the key is granted, because clients outside the queue may have a turn first.
-    pub(super) async fn granted(&self) -> u64 {
+    pub(super) async fn expect_granted(&self) -> u64 {
         let deadline = Instant::now() + MARGIN;
         loop {
             match self.contend().await {
@@ -123,7 +123,7 @@ pub(super) async fn queue<'a, B: Backend>(
     let holder = Waiter::new(one, &key).await;
     let first = Waiter::new(other, &key).await;
     let second = Waiter::new(one, &key).await;
-    holder.granted().await;
+    holder.expect_granted().await;
     if first.wait().await.is_none() {
         assert_eq!(first.leave().await, Released::NotHeld);
         let outcome = holder.release().await;
