@@ -12,7 +12,8 @@
 //! | synchronous code with `block_on` | keeps its locks between two calls, and releases them at their drop |
 //! | a static manager in tests of several runtimes | works |
 //! | a test whose clock is paused | see [below](#tests-with-a-paused-clock) |
-//! | a subscriber, recorder or backend of the program blocks the thread | delays this manager, and no other. Guards end at their deadlines as far as they are not renewed |
+//! | a subscriber or backend of the program blocks the thread | delays this manager, and no other. Guards end at their deadlines as far as they are not renewed |
+//! | a recorder of metrics blocks | delays the metrics of all managers, which a thread of their own reports, and no lock |
 //! | [`LockManager::connect`](crate::LockManager::connect) to Redis outside any runtime, or in one without timers | fails with [`ConnectError::Config`](crate::ConnectError::Config) |
 //! | a runtime without I/O | is supported |
 //! | the system allows no further thread | the runtime of a caller takes the place of the thread, until it ends |
@@ -35,6 +36,9 @@
 //! for up to one response timeout, and then uses another connection. During that time, a waiter of another runtime
 //! notices a release at its next attempt, within 1 s. Connections that a program opened in its own
 //! [pool](crate::RedisBackend::from_pool) stay in the runtime that opened them.
+//!
+//! A [provider of credentials](crate::backend::redis::RedisBackendBuilder::credentials) runs where the connection is opened,
+//! mostly on the thread of all backends, so it must not block: it would delay the replies to all of them.
 //!
 //! # A runtime of your choice
 //!

@@ -45,9 +45,9 @@
 //! The column *task* names the background task that the next phase needs to make progress, or that notices the event:
 //! `attempt` is the task of a [`first_attempt`](tasks::first_attempt), `loop` an acquire loop
 //! ([`contender`](tasks::contender)), `releaser` a task of [`releaser`](tasks::releaser), `watchdog` the task of
-//! [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, all others at home. A
-//! lease or a place that the lane has left, and that the backend may still hold, is released by commands of
-//! [`unconfirmed`](tasks::unconfirmed), which the watchdog sends, also after a late reply.
+//! [`watchdog`](tasks::watchdog). The tasks of first attempts and of releases run near the caller, and at home where a row
+//! says so. All others run at home. A lease or a place that the lane has left, and that the backend may still hold, is
+//! released by commands of [`unconfirmed`](tasks::unconfirmed), which the watchdog sends, also after a late reply.
 //!
 //! | phase | event | next phase | effect | task |
 //! |---|---|---|---|---|
@@ -86,7 +86,7 @@
 //! | held, exclusive | last release by a drop, no waiter, its key comes back, otherwise | surrendered | keep unless other processes wait; no budget is left if its turn has ended | releaser |
 //! | held | last release otherwise | surrendered | release | releaser |
 //! | kept | acquire, tokens left, in its turn | held | take the lease back | watchdog |
-//! | kept | acquire otherwise, acquire of a permit of its key, released by force, a shutdown begins, or the home ends | surrendered | release | releaser |
+//! | kept | acquire otherwise, acquire of a permit of its key, released by force, a shutdown begins, the last handle is dropped, or the home ends | surrendered | release | releaser |
 //! | kept | its turn has ended | surrendered | release; keep unless other processes wait if it was held shortly before | releaser |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
 //! | held | a renewal or the downgrade says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
@@ -183,8 +183,8 @@
 //! A manager has one place for its background work, its [`home`](engine::home): a thread of its own, or the runtime set by
 //! [`LockManagerBuilder::runtime`]. Renewals, deadlines, acquire loops and retries run there, so a runtime of callers that
 //! idles, blocks or ends affects no lock. While the system allows no further thread, the runtime of a caller is the home.
-//! Only first attempts and first releases are sent near the caller, because a
-//! change of threads costs more than a script call: from its runtime if that has timers and several threads, and from
+//! Only first attempts, first releases and single commands such as `inspect` are sent near the caller, because a change of
+//! threads costs more than a script call: from its runtime if that has timers and several threads, and from
 //! home otherwise. A message for an acquire loop is read there as well, and its reader polls the loop: an attempt that
 //! changed threads first would come after those of clients outside the queue. What is sent near the caller and has no
 //! reply after one response timeout is repeated or released from home.

@@ -38,7 +38,7 @@ use crate::backend::Hints;
 ///   does not take effect before that attempt. A backend that stops waiting for a reply must ensure this, for
 ///   instance by sending both commands on one connection.
 /// - Each command completes within a bounded time.
-/// - `renew`, `release` and `leave` return one result per item, in order.
+/// - `renew`, `release`, `release_or_keep` and `leave` return one result per item, in order.
 /// - No method panics.
 ///
 /// The engine also survives a backend that breaks the last two rules. It treats each missing result, and
