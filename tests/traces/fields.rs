@@ -296,3 +296,17 @@ fn guide_lists_each_span_and_event() {
         }
     }
 }
+
+/// The thread of the manager sends it, because this runtime may idle.
+#[test]
+fn attempt_is_logged_by_subscriber_of_caller() {
+    ask_each_subscriber();
+    let (server, runtime, seen) = (RedisServer::start(), current_thread(), Seen::default());
+    let locks = runtime.block_on(LockManager::connect(&server.url()));
+    let subscriber = tracing_subscriber::registry().with(seen.clone());
+    tracing::subscriber::with_default(subscriber, || {
+        let acquire = locks.unwrap().acquire(KEY).into_future();
+        drop(runtime.block_on(acquire).unwrap());
+    });
+    assert!(called(&seen).contains("acquire"), "{seen:?}");
+}

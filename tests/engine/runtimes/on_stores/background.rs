@@ -220,6 +220,21 @@ fn stopped_background_ends_release_by_expiry() {
     });
 }
 
+/// Nothing renews them.
+#[test]
+fn stopped_background_loses_guards_at_their_deadlines() {
+    with_stopped_background(|_, locks, _| {
+        let start = Instant::now();
+        let guard = several_threads().block_on(locks.acquire("k").into_future());
+        let guard = guard.unwrap();
+        assert!(guard.is_held());
+        while guard.is_held() {
+            assert!(start.elapsed() <= LEASE + LATE);
+            thread::sleep(10 * MS);
+        }
+    });
+}
+
 #[test]
 fn acquire_outside_runtimes_is_served_in_time() {
     on_each_store(|here, there| {
