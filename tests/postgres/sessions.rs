@@ -230,7 +230,7 @@ async fn warmed_sessions_of_pool_serve() {
         Box::pin(async {
             let prepared = client.prepare_cached("SELECT 1").await;
             prepared.map_err(HookError::Backend)?;
-            let leaves = "PREPARE s0 AS SELECT 1; PREPARE s1 (text) AS SELECT $1;
+            let leaves = "PREPARE one AS SELECT 1; PREPARE two (text) AS SELECT $1;
             CREATE TEMP TABLE lease (key text); CREATE TEMP TABLE waiter (key text);
             SET search_path = pg_temp, public; SET statement_timeout = '5s';
             SET default_transaction_isolation = 'repeatable read'; SET standard_conforming_strings = off;
