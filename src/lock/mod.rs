@@ -86,7 +86,7 @@
 //! | held, exclusive | last release by a drop, no waiter, its key comes back, otherwise | surrendered | keep unless other processes wait; no budget is left if its turn has ended | releaser |
 //! | held | last release otherwise | surrendered | release | releaser |
 //! | kept | acquire, tokens left, in its turn | held | take the lease back | watchdog |
-//! | kept | acquire otherwise, acquire of a permit of its key, released by force, a shutdown begins, the last handle is dropped, or the home ends | surrendered | release | releaser |
+//! | kept | acquire otherwise, acquire of a permit of its key, released by force, a shutdown begins, or the home ends | surrendered | release | releaser |
 //! | kept | its turn has ended | surrendered | release; keep unless other processes wait if it was held shortly before | releaser |
 //! | held | not picked up by the deadline of its waiter | surrendered | release | releaser |
 //! | held | a renewal or the downgrade says "not held", or released by force | contending, or idle | mark the guard lost; contend | loop |
@@ -109,7 +109,8 @@
 //! | yielding | 20 ms have passed | idle | | watchdog |
 //!
 //! The turn of a lease in which it is kept has the length of `keep_released`, and begins with its grant by the backend, or
-//! when the backend keeps it. So other processes wait for it at most that much longer, however often its key comes back.
+//! when the backend keeps it. So other processes wait for it at most that much longer, however often its key comes back. With
+//! the last handle and the last guard, `engine/keep.rs` releases the kept leases without their lanes.
 //!
 //! A lease passes only to waiters of its mode. Readers under the lease of a writer would keep out the readers of all
 //! other processes, whom the backend grants together with them. Permits are counted in the backend.
