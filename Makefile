@@ -75,12 +75,14 @@ help:
 	@echo 'cargo run -p example-orders   the example to copy; also `bank` (lost updates), `tonic` (gRPC), `jobs` (intervals), `limits` (permits)'
 
 # `cargo test` excludes the benchmarks and programs with `test = false` in Cargo.toml.
+# One build of the examples and the tests uses the cores better than two.
+test: BESIDE := --tests
 test: server postgres curl examples
 	CARGO='$(CARGO)' .ci/test --workspace --all-features -- $(LONG:%=--skip %)
 
-# What tests start, and the tests: one build uses the cores better than two.
+# Tests start them.
 examples:
-	$(CARGO) build --workspace --all-features --bins --examples --tests
+	$(CARGO) build --workspace --all-features --bins --examples $(BESIDE)
 
 # The tests that `make test` skips, and the programs that `cargo test` excludes. Each of these tests starts many servers, so
 # fewer of them run at a time.
