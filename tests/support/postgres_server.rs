@@ -102,10 +102,22 @@ fn command(program: &str, dir: &Path) -> Command {
     command
 }
 
+const OPTIONS: [&str; 10] = [
+    "-D",
+    "data",
+    "-U",
+    SUPERUSER,
+    "-A",
+    "trust",
+    "-E",
+    "UTF8",
+    "--locale=C",
+    "--no-sync",
+];
+
 fn initdb(dir: &Path, options: &[String]) {
     let created = command("initdb", dir)
-        .args(["-D", "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"])
-        .args(["--locale=C", "--no-sync"])
+        .args(OPTIONS)
         .args(options)
         .output()
         .expect("initdb runs");
@@ -118,7 +130,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(status.expect("`cp` runs").success());
 }
 
-/// Creates the files of a server as copies of those of the first one of its version: `initdb` takes ten times as long.
+/// Creates the files of a server as copies of those of the first one of its version and options: `initdb` takes ten times as long.
 fn create(dir: &Path) {
     // Only tests have this folder.
     let Some(all) = option_env!("CARGO_TARGET_TMPDIR") else {
@@ -127,7 +139,8 @@ fn create(dir: &Path) {
     let data = dir.join("data");
     let version = command("postgres", dir).arg("--version").output();
     let version = String::from_utf8(version.expect("postgres runs").stdout).expect("a version");
-    let first = Path::new(all).join(version.trim().replace(['/', ' '], "-"));
+    let first = format!("{} {}", version.trim(), OPTIONS.join(" "));
+    let first = Path::new(all).join(first.replace(['/', ' '], "-"));
     if first.exists() {
         copy(&first, &data);
     } else {
