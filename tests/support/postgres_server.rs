@@ -449,13 +449,14 @@ impl PostgresServer {
     pub(crate) async fn sessions(&self, text: &str) -> Vec<i32> {
         let statement =
             "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~ $1";
-        let rows = self
-            .client()
-            .await
-            .query(statement, &[&text])
-            .await
-            .expect("rows");
+        let client = self.client().await;
+        let rows = client.query(statement, &[&text]).await.expect("rows");
         rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Returns the end of the log.
+    pub(crate) fn log(&self) -> String {
+        log(self.dir.path())
     }
 }
 
