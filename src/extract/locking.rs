@@ -49,10 +49,10 @@ impl Locking {
     pub(super) async fn lock(self, keys: LockKeys) -> Result<LockGuard, LockRejection> {
         let since = Instant::now();
         let acquire = match self.scope.settings() {
-            Some(settings) => settings.acquire_in_scope(&self.locks, keys, self.owner),
-            None => self.locks.acquire(keys).owner(self.owner),
+            Some(settings) => settings.acquire_in_scope(&self.locks, keys),
+            None => self.locks.acquire(keys),
         };
-        let mut acquire = acquire.into_future();
+        let mut acquire = acquire.owner(self.owner).into_future();
         let acquired = poll_fn(|cx| {
             let polled = Pin::new(&mut acquire).poll(cx);
             let (Some(unread), Some(budget)) = (&self.unread, acquire.budget()) else {

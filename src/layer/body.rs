@@ -82,13 +82,16 @@ where
         }
     }
 
-    /// Keeps the locks if more of the body may follow, or else releases them now.
+    /// Keeps the locks until the end of the body.
     pub(super) fn keep(&mut self, locks: Locks, on_lost: OnLost) {
-        if let Kind::Inner(inner) = &mut self.kind
-            && !inner.has_ended()
-        {
+        if let Kind::Inner(inner) = &mut self.kind {
             inner.hold = Some(Box::pin(Hold::of_body(locks, on_lost)));
         }
+    }
+
+    /// Returns `true` if no more of the body follows than a frame that is here.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(&self.kind, Kind::Inner(inner) if inner.has_ended())
     }
 }
 

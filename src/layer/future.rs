@@ -284,12 +284,17 @@ where
         LockBody::looked_at(body, cx)
     };
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
-    if locks.are_lost(options.on_lost()) {
-        drop(body);
-        return options.reject(locks.rejection(request_info));
-    }
-    if !ends_at_head {
-        body.keep(locks, options.on_lost());
+    let on_lost = options.on_lost();
+    let locks = match ends_at_head || body.has_ended() {
+        true => locks.drop_unless_lost(on_lost).err(),
+        false => Some(locks),
+    };
+    if let Some(locks) = locks {
+        if locks.are_lost(on_lost) {
+            drop(body);
+            return options.reject(locks.rejection(request_info));
+        }
+        body.keep(locks, on_lost);
     }
     Response::from_parts(head, body)
 }
@@ -306,21 +311,16 @@ fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Resp
     response
 }
 
-/// Returns `true` for a header that describes the body of its response, which is replaced (RFC 9110, RFC 9530).
+/// The headers that describe the body of a response, besides those of the content (RFC 9110, RFC 9530).
+const OF_BODY: &str =
+    "accept-ranges digest etag last-modified repr-digest trailer transfer-encoding";
+
+/// Returns `true` for a header that describes the body of its response, which is replaced.
 fn is_of_body(name: &HeaderName) -> bool {
-    const OTHERS: [&str; 7] = [
-        "accept-ranges",
-        "digest",
-        "etag",
-        "last-modified",
-        "repr-digest",
-        "trailer",
-        "transfer-encoding",
-    ];
     let name = name.as_str();
     // `content-security-policy` is about the page, and a header of its own kind.
     let is_content = name.starts_with("content-") && !name.starts_with("content-security-policy");
-    is_content || OTHERS.contains(&name)
+    is_content || OF_BODY.split(' ').any(|other| other == name)
 }
 
 /// Returns `true` if another protocol follows the head, possibly for days.

@@ -33,6 +33,20 @@ impl Locks {
         LockRejection::lost(reason, request_info)
     }
 
+    /// Drops the locks, or returns them if one is lost by the clock, which is read once for the own lock.
+    pub(super) fn drop_unless_lost(mut self, on_lost: OnLost) -> Result<(), Self> {
+        if on_lost == OnLost::Abort {
+            if self.watch.is_lost() {
+                return Err(self);
+            }
+            if let Some(Err(lost)) = self.guard.take().map(LockGuard::drop_unless_lost) {
+                self.guard = Some(lost);
+                return Err(self);
+            }
+        }
+        Ok(())
+    }
+
     /// Returns `true` if a lock is lost by the clock: a poll may take longer than a lease.
     pub(super) fn are_lost(&self, on_lost: OnLost) -> bool {
         on_lost == OnLost::Abort

@@ -128,9 +128,10 @@ impl Options {
             }
             Err(error) => return Plan::Reject(LockRejection::new(error, request_info, None)),
         };
-        let owner = RequestLocks::owner(&request.extensions, locks);
-        let owner = owner.unwrap_or_else(|| locks.new_owner());
-        let acquire = self.acquire(locks, keys, owner).may_be_dropped();
+        let mut acquire = self.acquire(locks, keys).may_be_dropped();
+        if let Some(owner) = RequestLocks::owner(&request.extensions, locks) {
+            acquire = acquire.owner(owner);
+        }
         let acquire = match self.limit(request) {
             Some(limit) => acquire.permits(limit),
             None if self.shares(request) => acquire.shared(),

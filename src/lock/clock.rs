@@ -176,8 +176,7 @@ impl AtomicMoment {
 /// Adds the suspends noticed so far.
 impl From<Instant> for Moment {
     fn from(at: Instant) -> Self {
-        let ticked = ticked(at, &CLOCKS);
-        Self::counted(ticked, noticed())
+        Self::counted(ticked(at, &CLOCKS), noticed())
     }
 }
 

@@ -180,8 +180,7 @@ impl Engine {
         }
         let (task, outcome) = with_output(with_caller_context(command));
         self.home.spawn_near(task);
-        let ended = || Err(BackendError::unknown(HomeEnded));
-        outcome.await.unwrap_or_else(ended)
+        (outcome.await).unwrap_or_else(|| Err(BackendError::unknown(HomeEnded)))
     }
 
     /// Returns when a command that is sent now counts as stuck.
@@ -199,8 +198,7 @@ impl Engine {
         if !self.home.is_of_this_process_at(now) {
             return Err(Error::new(ErrorKind::Unavailable).with_source(Forked));
         }
-        let seat = self.seats.take();
-        seat.ok_or_else(|| Error::new(ErrorKind::Overloaded))
+        (self.seats.take()).ok_or_else(|| Error::new(ErrorKind::Overloaded))
     }
 
     /// Adds a seat among the waiters for permits of the key, if the acquire with `seat` begins to wait for one. The

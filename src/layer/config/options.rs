@@ -15,7 +15,7 @@ use tower::BoxError;
 use super::unlocked::Passing;
 use crate::layer::rejection::LockRejection;
 use crate::lock::{valid_keep, valid_lease, valid_wait};
-use crate::{Acquire, ConfigError, LockKeys, LockManager, Owner};
+use crate::{Acquire, ConfigError, LockKeys, LockManager};
 
 /// The treatment of a request whose lock is lost while it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -163,10 +163,9 @@ impl Options {
 
     /// Whether a request whose lock is lost is aborted.
     pub(in crate::layer) fn on_lost(&self) -> OnLost {
-        if self.passing.observe_only {
-            OnLost::Continue
-        } else {
-            self.on_lost
+        match self.passing.observe_only {
+            true => OnLost::Continue,
+            false => self.on_lost,
         }
     }
 
@@ -175,13 +174,8 @@ impl Options {
         self.skip.as_ref().is_some_and(|skip| skip(request))
     }
 
-    pub(in crate::layer) fn acquire(
-        &self,
-        locks: &LockManager,
-        keys: LockKeys,
-        owner: Owner,
-    ) -> Acquire {
-        let acquire = self.acquire_in_scope(locks, keys, owner);
+    pub(in crate::layer) fn acquire(&self, locks: &LockManager, keys: LockKeys) -> Acquire {
+        let acquire = self.acquire_in_scope(locks, keys);
         match self.passing.observe_only {
             true => acquire.no_wait(),
             false => acquire,
@@ -189,13 +183,8 @@ impl Options {
     }
 
     /// The acquire of a `Locked`, which has no handler to run without its guard.
-    pub(crate) fn acquire_in_scope(
-        &self,
-        locks: &LockManager,
-        keys: LockKeys,
-        owner: Owner,
-    ) -> Acquire {
-        let mut acquire = locks.acquire(keys).owner(owner).max_hold(self.max_hold);
+    pub(crate) fn acquire_in_scope(&self, locks: &LockManager, keys: LockKeys) -> Acquire {
+        let mut acquire = locks.acquire(keys).max_hold(self.max_hold);
         if let Some(wait) = self.wait {
             acquire = acquire.wait(wait);
         }

@@ -194,11 +194,8 @@ impl LockRejection {
         };
         // The length that the response to a `GET` would have, RFC 9110 §8.6.
         let length = self.request_info.head.then_some(body.len());
-        let mut response = Response::new(if self.request_info.head {
-            String::new()
-        } else {
-            body
-        });
+        let shown = (!self.request_info.head).then_some(body);
+        let mut response = Response::new(shown.unwrap_or_default());
         let headers = response.headers_mut();
         if let Some(length) = length {
             headers.insert(CONTENT_LENGTH, length.into());

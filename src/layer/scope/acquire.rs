@@ -53,10 +53,10 @@ impl LockScope {
     pub fn acquire(&self, locks: &LockManager, keys: impl Into<LockKeys>) -> ScopeAcquire {
         let (keys, owner) = (keys.into(), self.owner(locks));
         let acquire = match self.settings() {
-            Some(settings) => settings.acquire_in_scope(locks, keys, owner),
-            None => locks.acquire(keys).owner(owner),
+            Some(settings) => settings.acquire_in_scope(locks, keys),
+            None => locks.acquire(keys),
         };
-        let scope = self.clone();
+        let (scope, acquire) = (self.clone(), acquire.owner(owner));
         ScopeAcquire { scope, acquire }
     }
 }

@@ -83,9 +83,7 @@ impl Drop for LockGuard {
     #[inline]
     fn drop(&mut self) {
         if let Some(engine) = self.engine.take() {
-            if let Some(rare) = &mut self.rare
-                && let Some(heir) = rare.heir.take()
-            {
+            if let Some(heir) = self.rare.as_mut().and_then(|rare| rare.heir.take()) {
                 return heir.inherit(Self {
                     engine: Some(engine),
                     hold: self.hold,
@@ -94,10 +92,7 @@ impl Drop for LockGuard {
                 });
             }
             let now = engine.now();
-            for grant in &*self.held.grants {
-                // Completes at once or goes to the releaser; a lost lock needs neither.
-                engine.release(grant, self.hold, None, now);
-            }
+            self.end(&engine, now);
         }
     }
 }
@@ -162,6 +157,26 @@ impl LockGuard {
             via,
             claim.hold,
         ))
+    }
+
+    /// Drops the guard of a layer, which has no heir, or returns it if the lock is lost. Reads the clock once.
+    pub(crate) fn drop_unless_lost(mut self) -> Result<(), Self> {
+        let now = self.held.grants.now();
+        if self.held.grants.are_lost(now) {
+            return Err(self);
+        }
+        if let Some(engine) = self.engine.take() {
+            self.end(&engine, now);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn end(&self, engine: &Arc<Engine>, now: Moment) {
+        for grant in &*self.held.grants {
+            // Completes at once or goes to the releaser; a lost lock needs neither.
+            engine.release(grant, self.hold, None, now);
+        }
     }
 
     /// Sets how long the acquire waited.

@@ -173,8 +173,7 @@ impl AcquireLoop {
         };
         self.queued = Some(queued);
         let hints = watch(&self.engine, &self.key, &self.task);
-        let hints = self.hints.insert(hints);
-        self.listens = hints.take_release();
+        self.listens = self.hints.insert(hints).take_release();
         self.listens
     }
 

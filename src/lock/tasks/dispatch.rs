@@ -92,8 +92,7 @@ impl Engine {
             Work::Return => releaser::enqueue(self, key),
             Work::ReturnAgain(lease) => releaser::send_again(self, key, lease),
             Work::ReleaseGranted(Outgoing { lease, ttl }) => {
-                let lease = UnknownLease::granted(lease, self.now() + ttl);
-                self.add_unconfirmed(key, lease);
+                self.add_unconfirmed(key, UnknownLease::granted(lease, self.now() + ttl));
             }
             Work::ReleaseUnknown { lease, ttl } => self.release_until_confirmed(key, lease, ttl),
         }
@@ -110,8 +109,7 @@ impl Engine {
         lease: LeaseNumber,
         ttl: Span,
     ) {
-        let lease = UnknownLease::attempted(lease, self.now() + ttl);
-        self.add_unconfirmed(key, lease);
+        self.add_unconfirmed(key, UnknownLease::attempted(lease, self.now() + ttl));
     }
 
     fn add_unconfirmed(self: &Arc<Self>, key: &LockKey, lease: UnknownLease) {

@@ -46,8 +46,7 @@ pub(crate) fn replied(
             // A loop has replaced this attempt, so its lease is released.
             Outcome::Granted(lease) if !is_awaited => {
                 let ttl = lease.longest(now);
-                let lease = number;
-                effects.work.push(Work::ReleaseUnknown { lease, ttl });
+                (effects.work).push(Work::ReleaseUnknown { lease: number, ttl });
             }
             _ if !is_awaited => {}
             Outcome::Granted(lease) => lane.granted(key, lease, effects),
