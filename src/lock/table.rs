@@ -24,7 +24,9 @@ pub(super) use round::DueRenewal;
 
 pub(crate) const SHARDS: usize = 64;
 
+/// On cache lines of its own, because all cores write them.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Shard {
     /// Boxed because a table reserves space for many more lanes than it holds.
     lanes: HashTable<Box<Slot>>,
@@ -181,8 +183,7 @@ impl Lanes {
 
     /// Returns `true` if the index has entries.
     pub(crate) fn has_deadlines(&self) -> bool {
-        let mut shards = self.shards.iter();
-        shards.any(|shard| shard.lock().deadlines.first().is_some())
+        (self.shards.iter()).any(|shard| shard.lock().deadlines.first().is_some())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

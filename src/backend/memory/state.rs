@@ -19,19 +19,21 @@ use crate::key::KeyMap;
 /// The smallest number of entries at which a sweep is worthwhile.
 const MIN_SWEEP: usize = 64;
 
+/// What each command writes comes first, on a cache line of its own: all cores read the rest.
 #[derive(Default)]
+#[repr(C, align(64))]
 pub(super) struct MemoryState {
     pub(super) leases: KeyMap<Entry>,
-    pub(super) watchers: KeyMap<Subscribers>,
-    /// The waiters of each key that has any.
-    pub(super) queues: KeyMap<Waiters>,
     /// The last counter, or `None` before the first.
     pub(super) counter: Option<u64>,
-    /// The counter as a node of a quorum, or `None` before the first confirmation.
-    pub(super) fence: Option<u64>,
     /// The number of entries at which abandoned ones are removed. It is then set to twice the number
     /// of entries left, so a sweep takes amortized constant time per operation.
     pub(super) sweep_at: usize,
+    pub(super) watchers: KeyMap<Subscribers>,
+    /// The waiters of each key that has any.
+    pub(super) queues: KeyMap<Waiters>,
+    /// The counter as a node of a quorum, or `None` before the first confirmation.
+    pub(super) fence: Option<u64>,
 }
 
 impl MemoryState {

@@ -8,8 +8,8 @@ use std::collections::BinaryHeap;
 
 use crate::lock::clock::Moment;
 
-/// The number of stale entries that are always tolerated.
-const SLACK: usize = 64;
+/// The number of stale entries that are always tolerated. Few, so that the indexes of all shards remain in the caches.
+const SLACK: usize = 8;
 
 type Heap = BinaryHeap<Reverse<Entry>>;
 
