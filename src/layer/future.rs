@@ -285,16 +285,18 @@ where
     };
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
     let on_lost = options.on_lost();
-    let locks = match ends_at_head || body.has_ended() {
-        true => locks.drop_unless_lost(on_lost).err(),
-        false => Some(locks),
-    };
-    if let Some(locks) = locks {
-        if locks.are_lost(on_lost) {
-            drop(body);
-            return options.reject(locks.rejection(request_info));
-        }
+    // Decided once: a renewal may be confirmed between two looks.
+    let lost = if ends_at_head || body.has_ended() {
+        locks.drop_unless_lost(on_lost).err()
+    } else if locks.are_lost(on_lost) {
+        Some(locks)
+    } else {
         body.keep(locks, on_lost);
+        None
+    };
+    if let Some(locks) = lost {
+        drop(body);
+        return options.reject(locks.rejection(request_info));
     }
     Response::from_parts(head, body)
 }

@@ -33,18 +33,17 @@ impl Locks {
         LockRejection::lost(reason, request_info)
     }
 
-    /// Drops the locks, or returns them if one is lost by the clock, which is read once for the own lock.
+    /// Drops the locks, or returns them if one is lost by the clock, which is mostly read once.
     pub(super) fn drop_unless_lost(mut self, on_lost: OnLost) -> Result<(), Self> {
-        if on_lost == OnLost::Abort {
-            if self.watch.is_lost() {
-                return Err(self);
-            }
-            if let Some(Err(lost)) = self.guard.take().map(LockGuard::drop_unless_lost) {
-                self.guard = Some(lost);
-                return Err(self);
-            }
+        let is_alone = on_lost == OnLost::Abort && self.watch.is_unused();
+        if let Some(guard) = self.guard.take_if(|_| is_alone) {
+            let lost = guard.drop_unless_lost().map_err(Some);
+            return lost.map_err(|guard| Self { guard, ..self });
         }
-        Ok(())
+        match self.are_lost(on_lost) {
+            true => Err(self),
+            false => Ok(()),
+        }
     }
 
     /// Returns `true` if a lock is lost by the clock: a poll may take longer than a lease.

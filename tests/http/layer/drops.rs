@@ -6,14 +6,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
 use http_body::Body;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_lock::{LockLayer, LockManager};
+use tower_lock::{LockLayer, LockManager, LockScope};
 
 use super::support::show_held;
-use crate::served::{OnDrop, assert_waits, in_time, path_key, post, until};
+use crate::served::{Gate, OnDrop, assert_waits, in_time, path_key, post, until};
 
 /// The number of held locks when the handler's future was dropped.
 async fn held_at_drop(
@@ -70,6 +72,30 @@ async fn completed_handler_is_dropped_before_its_lock() {
     }));
     drop(service.oneshot(post("/a")).await);
     assert_eq!(*seen.lock().unwrap(), Some(1));
+}
+
+#[tokio::test]
+async fn kept_lock_is_released_before_own() {
+    let locks = LockManager::in_memory();
+    let (gate, mut calls) = Gate::new();
+    let service = LockLayer::by_path(locks.clone())
+        .layer(service_fn(move |request| gate.clone().handle(request)));
+    let mut response = Box::pin(service.oneshot(post("/a")));
+    assert_waits(&mut response).await;
+    let call = calls.recv().await.unwrap();
+    let scope = LockScope::of(&call.request.extensions).unwrap();
+    scope.keep(locks.acquire("kept").await.unwrap());
+    drop(scope);
+    // It returns its futures in the order in which they are woken.
+    let mut waiters: FuturesUnordered<_> = [path_key("/a"), "kept".into()]
+        .map(|key| locks.acquire(key).into_future())
+        .into_iter()
+        .collect();
+    assert_waits(&mut waiters.next()).await;
+    call.finish();
+    response.await.unwrap();
+    let first = waiters.next().await.unwrap().unwrap();
+    assert_eq!(first.key().as_str(), "kept");
 }
 
 #[tokio::test]
