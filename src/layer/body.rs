@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
-use super::config::{BoxedBody, OnLost};
-use super::hold::{Hold, Locks};
+use super::config::BoxedBody;
+use super::hold::Locks;
 use super::size_hint;
 use crate::{Error, ErrorKind};
 
@@ -35,9 +35,8 @@ struct Inner<B> {
     body: Option<B>,
     /// The frame that the first poll returned.
     first: Option<Result<Frame<Bytes>, BoxError>>,
-    /// Boxed because `Lost` must be pinned, and the body must stay `Unpin` for the first poll of an outer
-    /// layer. Only a body that streams has one.
-    hold: Option<Pin<Box<Hold>>>,
+    /// Boxed because only a body that streams has them.
+    locks: Option<Box<Locks>>,
 }
 
 impl<B> LockBody<B> {
@@ -51,9 +50,9 @@ impl<B> LockBody<B> {
     /// A rejection.
     pub(super) fn text(text: String) -> Self {
         let first = (!text.is_empty()).then(|| Ok(Frame::data(text.into())));
-        let (body, hold) = (None, None);
+        let (body, locks) = (None, None);
         Self {
-            kind: Kind::Inner(Inner { body, first, hold }),
+            kind: Kind::Inner(Inner { body, first, locks }),
         }
     }
 
@@ -83,9 +82,10 @@ where
     }
 
     /// Keeps the locks until the end of the body.
-    pub(super) fn keep(&mut self, locks: Locks, on_lost: OnLost) {
+    pub(super) fn keep(&mut self, mut locks: Locks) {
         if let Kind::Inner(inner) = &mut self.kind {
-            inner.hold = Some(Box::pin(Hold::of_body(locks, on_lost)));
+            locks.look_first();
+            inner.locks = Some(Box::new(locks));
         }
     }
 
@@ -100,7 +100,7 @@ impl<B> Inner<B> {
         Self {
             body: Some(body),
             first: None,
-            hold: None,
+            locks: None,
         }
     }
 }
@@ -111,8 +111,8 @@ where
     B::Error: Into<BoxError>,
 {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(hold) = &mut self.hold
-            && hold.as_mut().lost_before(cx)
+        if let Some(locks) = &mut self.locks
+            && locks.lost_before(cx)
         {
             return Poll::Ready(Some(Err(self.abort())));
         }
@@ -121,8 +121,8 @@ where
             None => match self.poll_body(cx) {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
-                    let hold = self.hold.as_mut();
-                    if hold.is_some_and(|hold| hold.as_mut().lost_after(cx)) {
+                    let locks = self.locks.as_mut();
+                    if locks.is_some_and(|locks| locks.lost_after(cx)) {
                         return Poll::Ready(Some(Err(self.abort())));
                     }
                     return Poll::Pending;
@@ -130,11 +130,11 @@ where
             },
         };
         // The frame may have taken its time.
-        if self.hold.as_ref().is_some_and(|hold| hold.is_lost()) {
+        if self.locks.as_ref().is_some_and(|locks| locks.are_lost()) {
             return Poll::Ready(Some(Err(self.abort())));
         }
         if self.has_ended() {
-            self.hold = None;
+            self.locks = None;
         }
         Poll::Ready(frame)
     }
@@ -159,7 +159,7 @@ where
     fn abort(&mut self) -> BoxError {
         self.first = None;
         self.body = None;
-        self.hold = None;
+        self.locks = None;
         Error::new(ErrorKind::Lost).into()
     }
 
@@ -218,7 +218,7 @@ where
 
 impl<B> fmt::Debug for LockBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let holds_lock = matches!(&self.kind, Kind::Inner(inner) if inner.hold.is_some());
+        let holds_lock = matches!(&self.kind, Kind::Inner(inner) if inner.locks.is_some());
         f.debug_struct("LockBody")
             .field("holds_lock", &holds_lock)
             .finish_non_exhaustive()

@@ -18,7 +18,7 @@ use tower::{BoxError, Service};
 use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
 use super::config::{Options, mark_unlocked};
-use super::hold::{Hold, Locks};
+use super::hold::Locks;
 use super::rejection::{LockRejection, RequestInfo};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
@@ -63,8 +63,8 @@ pin_project! {
         Running {
             #[pin]
             future: F,
-            #[pin]
-            hold: Hold,
+            // Taken when the handler has responded.
+            locks: Option<Locks>,
             // Why the request runs without the lock that it should have.
             passed: Option<Permit>,
             request_info: RequestInfo,
@@ -83,11 +83,9 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
         request_info: RequestInfo,
         options: Arc<Options>,
     ) -> Self {
-        let locks = Locks { watch, guard: None };
-        let hold = Hold::new(locks, &options);
         let state = RequestState::Running {
             future,
-            hold,
+            locks: Some(Locks::new(watch, None)),
             passed: None,
             request_info,
         };
@@ -203,22 +201,23 @@ where
                     let future = service.call(request);
                     this.state.set(RequestState::Running {
                         future,
-                        hold: Hold::new(Locks { watch, guard }, this.options),
+                        locks: Some(Locks::new(watch, guard)),
                         passed,
                         request_info,
                     });
                 }
                 RequestStateProj::Running {
                     future,
-                    mut hold,
+                    locks,
                     passed,
                     request_info,
                 } => {
                     let (passed, request_info) = (*passed, *request_info);
-                    let mut lost = hold.as_mut().lost_before(cx);
+                    let watched = locks.as_mut().expect(TAKEN_ONCE);
+                    let mut lost = watched.lost_before(cx);
                     if !lost {
                         if let Poll::Ready(result) = future.poll(cx) {
-                            let locks = hold.take();
+                            let locks = locks.take().expect(TAKEN_ONCE);
                             // The handler goes before its locks.
                             this.state.set(RequestState::Done);
                             let options = this.options;
@@ -231,10 +230,10 @@ where
                             }
                             return Poll::Ready(response);
                         }
-                        lost = hold.as_mut().lost_after(cx);
+                        lost = watched.lost_after(cx);
                     }
                     if lost {
-                        let locks = hold.take();
+                        let locks = locks.take().expect(TAKEN_ONCE);
                         let rejection = locks.rejection(request_info);
                         // The handler goes before its locks.
                         this.state.set(RequestState::Done);
@@ -263,7 +262,7 @@ where
 {
     let rejection = LockRejection::of_handler(&response, request_info);
     if let Some(rejection) = rejection.filter(|rejection| options.renders(rejection)) {
-        let answer = if locks.are_lost(options.on_lost()) {
+        let answer = if locks.are_lost() {
             options.reject(locks.rejection(request_info))
         } else {
             with_headers_of(&response, options.reject(rejection))
@@ -284,14 +283,13 @@ where
         LockBody::looked_at(body, cx)
     };
     // By the clock: the handler, or the look, may have taken longer in one go than the lease.
-    let on_lost = options.on_lost();
     // Decided once: a renewal may be confirmed between two looks.
     let lost = if ends_at_head || body.has_ended() {
-        locks.drop_unless_lost(on_lost).err()
-    } else if locks.are_lost(on_lost) {
+        locks.drop_unless_lost().err()
+    } else if locks.are_lost() {
         Some(locks)
     } else {
-        body.keep(locks, on_lost);
+        body.keep(locks);
         None
     };
     if let Some(locks) = lost {

@@ -21,7 +21,7 @@ thread_local! {
 pub(in crate::layer) struct Watch {
     shared: Arc<Shared>,
     losses: Vec<Pin<Box<Lost>>>,
-    aborts: bool,
+    pub(in crate::layer) aborts: bool,
     /// Before the first poll, nothing is registered and no waker is set.
     is_polled: bool,
 }
