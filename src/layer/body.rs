@@ -9,7 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
 use super::config::BoxedBody;
-use super::hold::Locks;
+use super::locks::Locks;
 use super::size_hint;
 use crate::{Error, ErrorKind};
 

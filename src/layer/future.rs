@@ -18,7 +18,7 @@ use tower::{BoxError, Service};
 use super::ahead::{Ahead, ReadAhead};
 use super::body::LockBody;
 use super::config::{Options, mark_unlocked};
-use super::hold::Locks;
+use super::locks::Locks;
 use super::rejection::{LockRejection, RequestInfo};
 use super::request_locks::RequestLocks;
 use super::scope::Watch;
