@@ -5,14 +5,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderName, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use super::ahead::{Ahead, ReadAhead};
@@ -48,8 +46,6 @@ pin_project! {
         Invalid { rejection: LockRejection },
         Waiting {
             acquire: AcquireFuture,
-            // `None` until the request waits, because most requests need no reading of the clock.
-            since: Option<Instant>,
             // Taken when the lock is acquired. The service is ready: `poll_ready` was called on it and not on a
             // clone.
             call: Option<(S, Request<ReqBody>)>,
@@ -106,7 +102,6 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
     ) -> Self {
         let state = RequestState::Waiting {
             acquire,
-            since: None,
             call: Some(call),
             request_info,
             read_ahead,
@@ -136,7 +131,6 @@ where
                 }
                 RequestStateProj::Waiting {
                     acquire,
-                    since,
                     call,
                     request_info,
                     read_ahead,
@@ -145,7 +139,6 @@ where
                     let acquired = match Pin::new(&mut *acquire).poll(cx) {
                         Poll::Ready(acquired) => acquired,
                         Poll::Pending => {
-                            since.get_or_insert_with(Instant::now);
                             let (Some((_, request)), Some(budget)) = (&mut *call, acquire.budget())
                             else {
                                 return Poll::Pending;
@@ -176,7 +169,7 @@ where
                     };
                     let acquired = match acquired {
                         Err(error) if passed.is_none() => {
-                            let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
+                            let waited = acquire.waited;
                             drop(call);
                             this.state.set(RequestState::Done);
                             let rejection = LockRejection::new(error, request_info, Some(waited));

@@ -168,6 +168,7 @@ impl IntoFuture for Acquire {
         self.awaited.set();
         AcquireFuture {
             state: State::Unpolled(self),
+            waited: Duration::ZERO,
         }
     }
 }
@@ -180,6 +181,8 @@ impl IntoFuture for Acquire {
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture {
     state: State,
+    /// Set when the wait ends.
+    pub(crate) waited: Duration,
 }
 
 // The unpolled request is the common case, and boxing it would cost what the fast path saves.
@@ -248,24 +251,20 @@ impl Future for AcquireFuture {
 impl AcquireFuture {
     /// Polls an acquire that waits.
     fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, Error>> {
-        match &mut self.state {
-            State::Slow { rest, span, .. } => {
-                let (outcome, queue_position, now) = ready!(span.within(|| match rest {
-                    Slow::One(pending) => {
-                        let ended = Pin::new(&mut *pending).poll(cx);
-                        ended.map(|(outcome, now)| (outcome, pending.queue_position(), now))
-                    }
-                    Slow::Many { all, engine, .. } => {
-                        let ended = all.as_mut().poll(cx);
-                        ended.map(|(outcome, position)| (outcome, position, engine.now()))
-                    }
-                }));
-                Poll::Ready(self.end(outcome, queue_position, now))
+        let State::Slow { rest, span, .. } = &mut self.state else {
+            panic!("`AcquireFuture` polled after completion");
+        };
+        let (outcome, queue_position, now) = ready!(span.within(|| match rest {
+            Slow::One(pending) => {
+                let ended = Pin::new(&mut *pending).poll(cx);
+                ended.map(|(outcome, now)| (outcome, pending.queue_position(), now))
             }
-            State::Unpolled(_) | State::Done => {
-                panic!("`AcquireFuture` polled after completion")
+            Slow::Many { all, engine, .. } => {
+                let ended = all.as_mut().poll(cx);
+                ended.map(|(outcome, position)| (outcome, position, engine.now()))
             }
-        }
+        }));
+        Poll::Ready(self.end(outcome, queue_position, now))
     }
 
     /// Returns the memory for what the caller reads while it waits, or `None` if it does not wait.
@@ -294,15 +293,14 @@ impl AcquireFuture {
         let done = State::Done;
         if let State::Slow { since, rest, span } = mem::replace(&mut self.state, done) {
             let waited = now.since(since);
+            self.waited = waited;
             if let Ok(guard) = &mut outcome {
                 guard.set_wait(waited);
             }
             let (engine, name) = rest.reporter();
-            let (ended, via) = (
-                outcome.as_ref().map(drop),
-                outcome.as_ref().map(|it| it.via()),
-            );
-            span.end(Outcome::of(ended), via.ok(), waited, queue_position);
+            let via = outcome.as_ref().map(|guard| guard.via()).ok();
+            let ended = outcome.as_ref().map(drop);
+            span.end(Outcome::of(ended), via, waited, queue_position);
             engine.acquired(name, ended, waited, queue_position);
         }
         outcome
