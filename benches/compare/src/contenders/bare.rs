@@ -2,7 +2,7 @@
 //! and no subscription, so it is a bound and not a lock to use. A variant with tower-lock's token shows the
 //! cost of a token.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -106,10 +106,13 @@ pub(crate) struct Held {
     pub(super) owner: String,
 }
 
+/// Read once, by a system call.
+static PROCESS: LazyLock<u32> = LazyLock::new(std::process::id);
+
 impl Held {
     /// Each acquire has its own owner, because the scripts grant the same owner twice.
     pub(super) fn new(key: &str, number: u64) -> Self {
-        let process = std::process::id();
+        let process = *PROCESS;
         Self {
             key: format!("lock:{key}"),
             owner: format!("7ee9e9e5-56b8-4b3c-9d0b-{process:012x}:{number}"),
