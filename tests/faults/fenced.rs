@@ -13,7 +13,7 @@ use tower_lock::{LockManager, PostgresBackend};
 use crate::load::{millis, random};
 use crate::old_process::OldProcess;
 use crate::run::Run;
-use crate::support::engine::{MS, SECOND};
+use crate::support::engine::{MS, SECOND, eventually};
 use crate::support::errors::chain;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::proxy::Proxy;
@@ -47,6 +47,8 @@ struct Seen {
     stale: AtomicU64,
     failed: AtomicU64,
     unlocked: AtomicU64,
+    /// The drops that left a kept lease.
+    kept: AtomicU64,
     /// The releases that failed because the queue of notifications was full.
     unreleased: AtomicU64,
     /// The commits of processes of version 1.
@@ -96,6 +98,7 @@ pub(crate) struct Fenced {
     /// Whether commits that clients saw confirmed may be gone.
     pub(crate) loses_commits: bool,
     lease: Duration,
+    keep: Duration,
     seen: Arc<Seen>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -146,10 +149,11 @@ impl Fenced {
             dial: Duration::ZERO,
             loses_commits: false,
             lease: run.row.lease,
+            keep: run.row.keep,
             seen: Arc::default(),
             workers: Vec::new(),
         };
-        for _ in 0..PROCESSES {
+        for process in 0..PROCESSES as u64 {
             let port = fenced.server.port();
             let gate = Gate {
                 locks: Proxy::start(port).await,
@@ -159,9 +163,12 @@ impl Fenced {
             let listen = fenced.url_at(&gate.notifications);
             let backend = builder(fenced.url_at(&gate.locks)).listen(listen).connect();
             let locks = fenced.manage(backend.await.expect("the server is there"));
-            for _ in 0..WORKERS {
+            // The lease of a key that another worker waits for is not kept.
+            let workers = if fenced.keep.is_zero() { WORKERS } else { 1 };
+            for _ in 0..workers {
                 let work = Worker {
                     locks: locks.clone(),
+                    own: (!fenced.keep.is_zero()).then_some(process),
                     urls: fenced.urls_at(&gate.data),
                     seen: Arc::clone(&fenced.seen),
                     client: None,
@@ -171,12 +178,19 @@ impl Fenced {
             fenced.gates.push(gate);
         }
         fenced.recovers(run, "start").await;
+        if !fenced.keep.is_zero() {
+            let kept = || fenced.seen.kept.load(Ordering::SeqCst);
+            eventually("leases are kept", || kept() > 10).await;
+        }
         fenced
     }
 
     pub(crate) fn manage(&mut self, backend: PostgresBackend) -> LockManager {
         let builder = LockManager::builder(backend).watchdog_timeout(self.lease);
-        let locks = builder.build().expect("valid settings");
+        let locks = builder
+            .keep_released(self.keep)
+            .build()
+            .expect("valid settings");
         self.managers.push(locks.clone());
         locks
     }
@@ -318,6 +332,9 @@ impl Fenced {
             run.referee.violation("I4", grant.clone());
         }
         let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        if !self.keep.is_zero() {
+            run.evidence(format!("{} leases kept", count(&self.seen.kept)));
+        }
         run.evidence(format!(
             "{} rows, {} confirmed, {gone} of them gone, {} stale, {} failed, {} without a lock, recovered in {took:.0?}",
             rows.len(),
@@ -363,6 +380,8 @@ fn name(key: u64) -> String {
 
 struct Worker {
     locks: LockManager,
+    /// The key that it mostly acquires, so that its lease is kept.
+    own: Option<u64>,
     urls: Vec<String>,
     seen: Arc<Seen>,
     client: Option<Client>,
@@ -371,7 +390,7 @@ struct Worker {
 impl Worker {
     async fn run(mut self) {
         while !self.seen.over.load(Ordering::SeqCst) {
-            let number = random(KEYS);
+            let number = self.own.filter(|_| random(20) > 0).unwrap_or(random(KEYS));
             let key = name(number);
             let before = self.seen.token(number);
             let acquire = self.locks.acquire(&*key).wait(2 * SECOND);
@@ -411,7 +430,12 @@ impl Worker {
                     sleep(10 * MS).await;
                 }
             }
-            if let Err(error) = guard.release().await
+            if self.own.is_some() {
+                drop(guard);
+                let kept = self.locks.snapshot().kept as u64;
+                self.seen.kept.fetch_add(kept, Ordering::SeqCst);
+                sleep(millis(0..20)).await;
+            } else if let Err(error) = guard.release().await
                 && chain(&error).contains("54000")
             {
                 self.seen.unreleased.fetch_add(1, Ordering::SeqCst);

@@ -68,6 +68,8 @@ pub(crate) struct Row {
     pub(crate) quarantine: bool,
     /// The longest time from the end of the load to the release of all locks.
     pub(crate) clearance: Duration,
+    /// The time for which released leases are kept.
+    pub(crate) keep: Duration,
     /// `true` if the row occupies a core for long. It runs once among all rows, and as often as requested
     /// if rows are named.
     pub(crate) once: bool,
@@ -90,6 +92,7 @@ impl Row {
             is_pooled: false,
             quarantine: false,
             clearance: SECOND,
+            keep: Duration::ZERO,
             once: false,
             fault,
         }
@@ -132,6 +135,10 @@ impl Row {
 
     pub(crate) fn clears_within(self, clearance: Duration) -> Self {
         Self { clearance, ..self }
+    }
+
+    pub(crate) fn keeps(self, keep: Duration) -> Self {
+        Self { keep, ..self }
     }
 
     pub(crate) fn once(self) -> Self {

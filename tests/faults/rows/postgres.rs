@@ -11,6 +11,7 @@ use tower_lock::{LockGuard, PostgresBackend};
 
 use super::Row;
 use crate::fenced::Fenced;
+use crate::keeper::KEEP;
 use crate::load::{millis, random};
 use crate::old_process::OLD;
 use crate::run::Run;
@@ -83,6 +84,19 @@ pub(super) fn rows() -> Vec<Row> {
             "postgres: synchronous standby promoted, relaxed grants",
             |run| Box::pin(promoted_synchronous(run, false)),
         ),
+        row("postgres: killed while leases are kept", |run| {
+            Box::pin(under(run, true, killed))
+        })
+        .keeps(KEEP),
+        row(
+            "postgres: stopped for two leases while some are kept",
+            |run| Box::pin(under(run, true, stopped)),
+        )
+        .keeps(KEEP),
+        row("postgres: standby promoted while leases are kept", |run| {
+            Box::pin(promoted(run, true, killed_for_good))
+        })
+        .keeps(KEEP),
         row("postgres: processes of versions 1 and 2", |run| {
             Box::pin(two_versions(run))
         }),
