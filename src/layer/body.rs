@@ -15,8 +15,8 @@ use crate::{Error, ErrorKind};
 
 /// The body of a response from [`LockService`](crate::service::LockService) or [`LockScopeService`](crate::service::LockScopeService).
 ///
-/// It holds the lock until it ends, fails or is dropped. Under [`OnLost::Abort`], a body whose lock is lost ends with
-/// an [`Error`] of kind [`Lost`](ErrorKind::Lost).
+/// It holds the lock until it ends, fails or is dropped. Under [`OnLost::Abort`](crate::OnLost::Abort), a body whose lock
+/// is lost ends with an [`Error`] of kind [`Lost`](ErrorKind::Lost).
 pub struct LockBody<B> {
     kind: Kind<B>,
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -36,6 +37,9 @@ pin_project! {
         #[pin]
         state: RequestState<F, S, ReqBody>,
         options: Arc<Options>,
+        // A later version may hold a value of its own that must be pinned.
+        #[pin]
+        pinned: PhantomPinned,
     }
 }
 
@@ -72,6 +76,15 @@ pin_project! {
 const TAKEN_ONCE: &str = "BUG: it is taken here only";
 
 impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
+    fn of(state: RequestState<F, S, ReqBody>, options: Arc<Options>) -> Self {
+        let pinned = PhantomPinned;
+        Self {
+            state,
+            options,
+            pinned,
+        }
+    }
+
     /// The request needs no lock of this layer. Its scope is open.
     pub(super) fn unlocked(
         future: F,
@@ -85,12 +98,12 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
             passed: None,
             request_info,
         };
-        Self { state, options }
+        Self::of(state, options)
     }
 
     pub(super) fn invalid(rejection: LockRejection, options: Arc<Options>) -> Self {
         let state = RequestState::Invalid { rejection };
-        Self { state, options }
+        Self::of(state, options)
     }
 
     pub(super) fn waiting(
@@ -107,7 +120,7 @@ impl<F, S, ReqBody> ResponseFuture<F, S, ReqBody> {
             read_ahead,
             watch: None,
         };
-        Self { state, options }
+        Self::of(state, options)
     }
 }
 
