@@ -39,6 +39,10 @@ pub(crate) const PERMITTED: &str = "permits:kept";
 /// More than there are processes.
 const ENOUGH: u32 = 8;
 
+fn repeated(process: usize) -> String {
+    format!("repeated:{process}")
+}
+
 fn leased(process: usize) -> String {
     format!("leased:{process}")
 }
@@ -56,13 +60,15 @@ pub(crate) struct Load {
     workers: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
     permits: bool,
+    repeats: bool,
 }
 
 impl Load {
-    /// `permits`: the store has them.
-    pub(crate) fn new(permits: bool) -> Self {
+    /// `permits`: the store has them. `repeats`: processes also repeat keys, whose leases may be kept.
+    pub(crate) fn new(permits: bool, repeats: bool) -> Self {
         Self {
             permits,
+            repeats,
             workers: Vec::new(),
             stop: watch::channel(false).0,
         }
@@ -118,6 +124,12 @@ impl Load {
         let other = (process + 1) % PROCESSES;
         workers.push(tokio::spawn(worker().in_turn(kept(other))));
         workers.push(tokio::spawn(worker().in_turn(leased(other))));
+        if self.repeats {
+            let keys = [repeated(process), repeated(other)];
+            for (key, pause) in keys.into_iter().zip([0..20, 100..500]) {
+                workers.push(tokio::spawn(worker().repeats(key, pause)));
+            }
+        }
         self.workers.append(&mut workers);
     }
 
@@ -279,6 +291,18 @@ impl Worker {
                 self.let_go(checked).await;
                 sleep(millis(10..40)).await;
             }
+        }
+    }
+
+    /// Acquires the key again and again. After a short pause, its lease is kept here.
+    async fn repeats(mut self, key: String, pause: Range<u64>) {
+        while !self.is_over() {
+            let how = How::renewed(self.lease, Some(Duration::from_secs(3)));
+            if let Some(checked) = self.take(&key, how, None).await {
+                checked.keep(millis(0..5)).await;
+                self.let_go(checked).await;
+            }
+            sleep(millis(pause.clone())).await;
         }
     }
 

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tower_lock::ErrorKind;
 
 use super::Row;
+use crate::keeper::KEEP;
 use crate::load::{PERMITS, PERMITTED, READ, SHARED, hot, kept};
 use crate::referee::{BACKSTOP, Outage};
 use crate::run::{PROCESSES, Run};
@@ -23,6 +24,15 @@ pub(super) fn rows() -> Vec<Row> {
     let row = |name, fault| Row::new(Topology::Cluster, name, fault);
     vec![
         row("a primary killed", |run| Box::pin(killed(run))).loses_data(),
+        row("a primary killed while leases are kept", |run| {
+            Box::pin(killed(run))
+        })
+        .keeps(KEEP)
+        .loses_data(),
+        row("slots moved while leases are kept", |run| {
+            Box::pin(moved(run))
+        })
+        .keeps(KEEP),
         row("a primary stopped, and back as a replica", |run| {
             Box::pin(stopped(run))
         })
@@ -102,6 +112,7 @@ async fn failed(run: &mut Run, fail: impl AsyncFnOnce(&mut Cluster, usize)) -> (
 }
 
 async fn killed(run: &mut Run) {
+    run.keeps_leases().await;
     failed(run, async |cluster, node| cluster.kill(node)).await;
 }
 
@@ -147,6 +158,7 @@ async fn orphaned(run: &mut Run) {
 }
 
 async fn moved(run: &mut Run) {
+    run.keeps_leases().await;
     let begun = run.begin(None);
     let mut slots = 0;
     let shared = [READ, SHARED, PERMITS, PERMITTED].map(ToOwned::to_owned);

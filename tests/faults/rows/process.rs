@@ -191,7 +191,7 @@ async fn runtime_gone(run: &mut Run) {
     let (load, locks) = runtime
         .spawn(async move {
             let locks = manager(url, LEASE).await;
-            let mut load = Load::new(true);
+            let mut load = Load::new(true, false);
             load.add(&referee, &locks, OTHER, LEASE);
             (load, locks)
         })

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 use tower_lock::ErrorKind;
 
 use super::{LEASE, Row};
+use crate::keeper::KEEP;
 use crate::load::hot;
 use crate::referee::{BACKSTOP, made_up};
 use crate::run::{PROCESSES, Run};
@@ -41,6 +42,10 @@ pub(super) fn rows() -> Vec<Row> {
         by_name("primary with a host name killed", |run| {
             Box::pin(killed(run))
         }),
+        row("primary killed while leases are kept", |run| {
+            Box::pin(killed(run))
+        })
+        .keeps(KEEP),
         row("sentinel connections hang, primary killed", |run| {
             Box::pin(hung_sentinels(run))
         })
@@ -91,6 +96,7 @@ async fn replaced(run: &mut Run, before: usize) {
 }
 
 async fn killed(run: &mut Run) {
+    run.keeps_leases().await;
     let begun = run.begin(None);
     let before = set(run).kill_primary();
     replaced(run, before).await;

@@ -64,7 +64,7 @@ impl Run {
             sentinels: Vec::new(),
             managers: Vec::new(),
             referee: Referee::start(),
-            load: Load::new(row.topology != Topology::Quorum),
+            load: Load::new(row.topology != Topology::Quorum, !row.keep.is_zero()),
             monitors: Vec::new(),
             evidence: Vec::new(),
             expectations: Vec::new(),
@@ -191,11 +191,19 @@ impl Run {
     fn manage(&mut self, builder: LockManagerBuilder) -> LockManager {
         let locks = builder
             .watchdog_timeout(self.row.lease)
+            .keep_released(self.row.keep)
             .build()
             .expect("valid settings");
         self.referee.shows(format!("{locks:?}"));
         self.managers.push(locks.clone());
         locks
+    }
+
+    /// Waits until a process keeps a lease, if this row keeps leases.
+    pub(crate) async fn keeps_leases(&self) {
+        let kept =
+            || self.row.keep.is_zero() || self.managers.iter().any(|it| it.snapshot().kept > 0);
+        eventually("a lease is kept", kept).await;
     }
 
     /// Returns the single server of this row.
