@@ -12,7 +12,7 @@ mod timer;
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use tokio::runtime::RuntimeFlavor;
@@ -290,6 +290,21 @@ pub(crate) fn with_output<F: Future>(
         drop(sender.send(work.await));
     };
     (task, async move { output.await.ok() })
+}
+
+/// Repeats a step until it returns `false`. A panic in code of the program ends one step only, and then continues.
+pub(crate) fn until_false(mut step: impl FnMut() -> bool) {
+    let mut panicked = None;
+    loop {
+        match catch_unwind(AssertUnwindSafe(&mut step)) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(panic) => panicked = panicked.or(Some(panic)),
+        }
+    }
+    if let Some(panic) = panicked {
+        resume_unwind(panic);
+    }
 }
 
 /// Returns `true` if the task that is dropped has panicked.

@@ -6,6 +6,7 @@
 mod blocked;
 mod fields;
 mod opentelemetry;
+mod panics;
 mod seen;
 #[path = "../support/mod.rs"]
 mod support;

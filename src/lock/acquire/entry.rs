@@ -44,7 +44,7 @@ pub(crate) fn enter(engine: &Arc<Engine>, key: &LockKey, claim: &Claim, now: Mom
         pending: None,
     };
     match engine.event(key, now, |lane, effects| entry.start(lane, effects)) {
-        Ok(Some(grant)) => Step::Done(Ok(granted(engine, claim, grant))),
+        Ok(Some(grant)) => Step::Done(Ok(grant)),
         Err(error) => Step::Done(Err(rejection(engine, key, claim, error))),
         Ok(None) => {
             let Some(mut pending) = entry.pending else {
@@ -102,7 +102,7 @@ fn enter_other_mode(
         return has_permit.then(|| Err(Error::new(kind)));
     }
     let lock = key.stored();
-    let entered = engine.event(lock, now, |lane, _| {
+    engine.event(lock, now, |lane, _| {
         if !lane.is_held_by(owner, now) {
             return None;
         }
@@ -110,14 +110,7 @@ fn enter_other_mode(
             Mode::Exclusive => lane.enter_held(lock, claim, now),
             _ => Some(Err(Error::new(ErrorKind::KeyConflict))),
         }
-    });
-    entered.map(|entered| entered.map(|grant| granted(engine, claim, grant)))
-}
-
-/// Reports a grant.
-pub(super) fn granted(engine: &Engine, claim: &Claim, grant: Arc<Grant>) -> Arc<Grant> {
-    engine.granted(&grant, claim.hold);
-    grant
+    })
 }
 
 /// The entry of one acquire, under the mutex of its lane.

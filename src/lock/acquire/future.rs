@@ -225,12 +225,13 @@ impl Future for AcquireFuture {
             let since = acquire.engine.now();
             let outcome = match acquire.start(since) {
                 Ok(Started::Granted(grant, hold)) => {
-                    (acquire.engine).acquired(acquire.name, Ok(()), Duration::ZERO, None);
-                    let done = State::Done;
-                    let State::Unpolled(acquire) = mem::replace(&mut self.state, done) else {
+                    let State::Unpolled(acquire) = mem::replace(&mut self.state, State::Done)
+                    else {
                         unreachable!("BUG: the acquire has just started");
                     };
-                    return Poll::Ready(Ok(LockGuard::one(acquire.engine, grant, hold)));
+                    let guard = LockGuard::one(acquire.engine, grant, hold);
+                    guard.report(acquire.name);
+                    return Poll::Ready(Ok(guard));
                 }
                 Ok(Started::Slow(rest, span)) => {
                     self.state = State::Slow { since, rest, span };
@@ -290,8 +291,7 @@ impl AcquireFuture {
         queue_position: QueuePosition,
         now: Moment,
     ) -> Result<LockGuard, Error> {
-        let done = State::Done;
-        if let State::Slow { since, rest, span } = mem::replace(&mut self.state, done) {
+        if let State::Slow { since, rest, span } = mem::replace(&mut self.state, State::Done) {
             let waited = now.since(since);
             self.waited = waited;
             if let Ok(guard) = &mut outcome {

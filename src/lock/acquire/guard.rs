@@ -13,7 +13,7 @@ use crate::lock::clock::{Moment, Span};
 use crate::lock::engine::Engine;
 use crate::lock::lease::{Claim, Grant, Grants, Held, HoldId};
 use crate::lock::tasks::downgrade::Downgrade;
-use crate::observe::Via;
+use crate::observe::{Name, Via};
 use crate::{Error, ErrorKind};
 
 /// Receives a guard that its holder drops, in place of the release.
@@ -98,10 +98,21 @@ impl Drop for LockGuard {
 }
 
 impl LockGuard {
-    /// Creates the guard of one hold.
+    /// Creates the guard of one hold, and reports the hold: a report that panics drops the guard.
     pub(crate) fn one(engine: Arc<Engine>, grant: Arc<Grant>, hold: HoldId) -> Self {
         let via = grant.via_of(hold);
-        Self::of(Some(engine), Grants::One(grant), via, hold)
+        let guard = Self::of(Some(engine), Grants::One(grant), via, hold);
+        if let Some(engine) = &guard.engine {
+            engine.granted(guard.held.grants.first(), hold);
+        }
+        guard
+    }
+
+    /// Reports the acquire that this guard ends without a wait.
+    pub(crate) fn report(&self, name: Name) {
+        if let Some(engine) = &self.engine {
+            engine.acquired(name, Ok(()), Duration::ZERO, None);
+        }
     }
 
     fn of(engine: Option<Arc<Engine>>, grants: Grants, via: Via, hold: HoldId) -> Self {

@@ -13,6 +13,7 @@ use crate::lock::engine::unconfirmed::UnknownLease;
 use crate::lock::engine::{Engine, Shutdown};
 use crate::lock::lane::{Effects, Few, Lane, Loss, Outgoing, Work};
 use crate::lock::lease::{Claim, Deadline, LeaseNumber};
+use crate::task::until_false;
 use crate::{Error, ErrorKind, LockKey};
 
 impl Engine {
@@ -45,8 +46,16 @@ impl Engine {
         })
     }
 
-    /// Empties and frees the lists in this order. Empty ones are not moved.
+    /// Empties and frees the lists, the others too if code of the program panics in one.
     pub(crate) fn carry_out(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
+        until_false(|| {
+            self.carry_out_lists(key, effects);
+            false
+        });
+    }
+
+    /// Carries out the lists in this order. Empty ones are not moved.
+    fn carry_out_lists(self: &Arc<Self>, key: &LockKey, effects: &mut Effects) {
         each(&mut effects.rejections, |(waiter, error)| {
             // Its acquire may not be polled any more, and the backend may grant the attempt.
             if let Some(attempt) = waiter.take_attempt() {

@@ -9,7 +9,6 @@
 //! suspend, it thus sends the renewals that are due, and reports the locks that have ended.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Semaphore;
@@ -24,7 +23,7 @@ use crate::lock::engine::unconfirmed::IN_FLIGHT;
 use crate::lock::engine::wake::TICK;
 use crate::lock::table::DueRenewal;
 use crate::observe::Reply;
-use crate::task::is_panicking;
+use crate::task::{is_panicking, until_false};
 use crate::{Error, ErrorKind};
 
 /// The most leases of one command.
@@ -208,14 +207,12 @@ fn round(engine: &Arc<Engine>, home: &Arc<Home>, now: Moment) -> Option<Moment> 
         home.spawn(renewal);
     }
     // Nothing else returns the leases of the other keys if code of the program panics.
-    let mut panicked = None;
-    for (key, mut effects) in due.effects {
-        let carried_out = catch_unwind(AssertUnwindSafe(|| engine.carry_out(&key, &mut effects)));
-        panicked = panicked.or(carried_out.err());
-    }
-    if let Some(panic) = panicked {
-        resume_unwind(panic);
-    }
+    let mut due_effects = due.effects.into_iter();
+    until_false(|| {
+        let next = due_effects.next();
+        next.map(|(key, mut effects)| engine.carry_out(&key, &mut effects))
+            .is_some()
+    });
     due.next
 }
 

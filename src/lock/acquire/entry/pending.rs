@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::{Step, enter, granted, rejection};
+use super::{Step, enter, rejection};
 use crate::backend::BoxFuture;
 use crate::lock::acquire::guard::LockGuard;
 use crate::lock::clock::Moment;
 use crate::lock::clock::timeout::by;
 use crate::lock::engine::Engine;
 use crate::lock::lane::{Answer, Given, Waiter};
-use crate::lock::lease::{Grant, QueuePosition};
+use crate::lock::lease::QueuePosition;
 use crate::lock::tasks::first_attempt::{FirstAttempt, replied};
 use crate::observe::Name;
 use crate::task::with_caller_context;
@@ -39,14 +39,11 @@ pub(crate) struct PendingAcquire {
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
         if !self.is_over {
-            let (engine, claim) = (&self.engine, &self.waiter.claim);
-            let now = engine.now();
+            let now = self.engine.now();
             self.leave(now);
             // A hold that was granted concurrently is released.
-            if let Some(Ok(given)) = self.waiter.close()
-                && let Some(grant) = self.pick_up(given, now)
-            {
-                drop(LockGuard::one(Arc::clone(engine), grant, claim.hold));
+            if let Some(Ok(given)) = self.waiter.close() {
+                drop(self.pick_up(given, now));
             }
         }
         if self.drives || !self.is_over {
@@ -116,8 +113,8 @@ impl PendingAcquire {
         })
     }
 
-    /// Returns and reports the grant of the waiter, which creates its hold, or `None` if the grant was withdrawn.
-    fn pick_up(&self, given: Given, now: Moment) -> Option<Arc<Grant>> {
+    /// Creates the hold of the waiter, or returns `None` if its grant was withdrawn.
+    fn pick_up(&self, given: Given, now: Moment) -> Option<LockGuard> {
         let (engine, claim, grant) = (&self.engine, &self.waiter.claim, given.grant);
         let hold = claim.hold;
         let picked_up = claim.of_several
@@ -126,24 +123,25 @@ impl PendingAcquire {
                 true => grant.settle(),
                 false => engine.event(grant.key(), now, |lane, _| lane.picked_up(&grant, hold)),
             };
-        picked_up.then(|| granted(engine, claim, grant))
+        picked_up.then(|| LockGuard::one(Arc::clone(engine), grant, hold))
     }
 
     /// Returns the result of the acquire, or `None` if it waits again after a grant that came too late.
-    fn picked_up(&mut self, given: Given, now: Moment) -> Option<Result<Arc<Grant>, Error>> {
+    fn picked_up(&mut self, given: Given, now: Moment) -> Option<Result<LockGuard, Error>> {
         let (engine, key, claim) = (&self.engine, &self.key, &self.waiter.claim);
-        let late = match self.pick_up(given, now) {
-            Some(grant) if grant.is_held(now) => return Some(Ok(grant)),
+        match self.pick_up(given, now) {
+            Some(guard) if guard.grants.are_held(now) => return Some(Ok(guard)),
             // This future was not polled before its deadline.
             None if claim.deadline.has_passed(now) => {
                 return Some(Err(engine.event(key, now, |lane, _| lane.why_not(now))));
             }
-            late => late,
-        };
-        // The process was paused after the grant.
-        drop(late.map(|grant| LockGuard::one(Arc::clone(engine), grant, claim.hold)));
+            // The process was paused after the grant.
+            late => drop(late),
+        }
         match enter(engine, key, claim, now) {
-            Step::Done(outcome) => Some(outcome),
+            Step::Done(outcome) => {
+                Some(outcome.map(|grant| LockGuard::one(Arc::clone(engine), grant, claim.hold)))
+            }
             Step::Slow(next) => {
                 let position = self.queue_position;
                 *self = next;
@@ -204,10 +202,7 @@ impl Future for PendingAcquire {
                 let waited = now.since(claim.since);
                 engine.hot.waited(this.key.stored(), waited);
             }
-            let outcome = match outcome {
-                Ok(grant) => Ok(LockGuard::one(Arc::clone(engine), grant, claim.hold)),
-                Err(error) => Err(rejection(engine, &this.key, claim, error)),
-            };
+            let outcome = outcome.map_err(|error| rejection(engine, &this.key, claim, error));
             return Poll::Ready((outcome, now));
         }
     }

@@ -1,5 +1,6 @@
 //! The start and the end of the watchdog's task.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::{Context, Wake, Waker};
 
