@@ -204,10 +204,12 @@ where
                             None
                         }
                     };
+                    // Before the call, which may panic, so that they are dropped in their order.
+                    let locks = Some(Locks::new(watch, guard));
                     let future = service.call(request);
                     this.state.set(RequestState::Running {
                         future,
-                        locks: Some(Locks::new(watch, guard)),
+                        locks,
                         passed,
                         request_info,
                     });
@@ -224,11 +226,12 @@ where
                     if !lost {
                         if let Poll::Ready(result) = future.poll(cx) {
                             let locks = locks.take().expect(TAKEN_ONCE);
-                            // The handler goes before its locks.
+                            // The handler and its response go before its locks, also in a panic.
+                            let result = result;
                             this.state.set(RequestState::Done);
                             let options = this.options;
                             let mut response = result
-                                .map(|response| finish(response, locks, request_info, options, cx));
+                                .map(|response| finish(locks, response, request_info, options, cx));
                             if let Ok(response) = &mut response
                                 && passed == Some(Permit::OnUnavailable)
                             {
@@ -255,9 +258,11 @@ where
 }
 
 /// The response of the handler, with the locks if they are still needed, unless it came too late.
+///
+/// The order of the first two parameters is that of their drops in a panic, reversed.
 fn finish<B>(
-    response: Response<B>,
     mut locks: Locks,
+    response: Response<B>,
     request_info: RequestInfo,
     options: &Options,
     cx: &mut Context<'_>,
@@ -318,15 +323,22 @@ fn with_headers_of<B, C>(added: &Response<B>, mut response: Response<C>) -> Resp
 }
 
 /// The headers that describe the body of a response, besides those of the content (RFC 9110, RFC 9530).
-const OF_BODY: &str =
-    "accept-ranges digest etag last-modified repr-digest trailer transfer-encoding";
+const OF_BODY: [&str; 7] = [
+    "accept-ranges",
+    "digest",
+    "etag",
+    "last-modified",
+    "repr-digest",
+    "trailer",
+    "transfer-encoding",
+];
 
 /// Returns `true` for a header that describes the body of its response, which is replaced.
 fn is_of_body(name: &HeaderName) -> bool {
     let name = name.as_str();
     // `content-security-policy` is about the page, and a header of its own kind.
     let is_content = name.starts_with("content-") && !name.starts_with("content-security-policy");
-    is_content || OF_BODY.split(' ').any(|other| other == name)
+    is_content || OF_BODY.contains(&name)
 }
 
 /// Returns `true` if another protocol follows the head, possibly for days.

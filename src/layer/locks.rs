@@ -13,7 +13,8 @@ use crate::{LockGuard, Lost};
 /// The order of the fields is the order of their drops.
 pub(super) struct Locks {
     watch: Watch,
-    /// Created when the handler does not respond at its first poll. `None` to continue under a lost lock.
+    /// Created for a handler that does not respond at its first poll, and for a body that streams. `None` to continue
+    /// under a lost lock.
     loss: Option<Pin<Box<Lost>>>,
     /// `None` if the request passes unlocked.
     guard: Option<LockGuard>,
@@ -57,7 +58,7 @@ impl Locks {
     }
 
     /// Returns `true` if a lock is lost. Called before each poll of the handler or the body, which must not
-    /// take another step under a lost lock.
+    /// take another step under a lost lock. The first look at a body belongs to the step that ends the handler.
     pub(super) fn lost_before(&mut self, cx: &mut Context<'_>) -> bool {
         let own = self.loss.as_mut();
         own.is_some_and(|loss| loss.as_mut().poll(cx).is_ready()) || self.watch.lost_before(cx)

@@ -192,12 +192,12 @@ impl LockRejection {
             Form::Text => format!("{}: {}\n", problem.title, self.detail(&problem)),
             Form::Grpc => String::new(),
         };
-        // The length that the response to a `GET` would have, RFC 9110 §8.6.
-        let length = self.request_info.head.then_some(body.len());
-        let shown = (!self.request_info.head).then_some(body);
-        let mut response = Response::new(shown.unwrap_or_default());
+        let length = body.len();
+        let is_head = self.request_info.head;
+        let mut response = Response::new(if is_head { String::new() } else { body });
         let headers = response.headers_mut();
-        if let Some(length) = length {
+        if is_head {
+            // The length that the response to a `GET` would have, RFC 9110 §8.6.
             headers.insert(CONTENT_LENGTH, length.into());
         }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
