@@ -65,17 +65,18 @@ impl Engine {
             drop(waiter.answer(Err(error)));
         });
         each(&mut effects.losses, |Loss { grant, while_held }| {
+            // Woken before the report, which may panic.
+            grant.wake_listeners();
             if while_held {
                 self.lost(&grant);
             }
-            grant.wake_listeners();
         });
         each(&mut effects.grants, |(waiter, given)| {
-            // The acquire was dropped concurrently.
+            // The acquire was dropped concurrently. Released before the report, which may panic.
             if let Err(Ok(given)) = waiter.answer(Ok(given)) {
                 let hold = waiter.claim.hold;
-                self.granted(&given.grant, hold);
                 self.release(&given.grant, hold, None, self.now());
+                self.granted(&given.grant, hold);
             }
         });
         each(&mut effects.reports, |(report, outcome)| {
