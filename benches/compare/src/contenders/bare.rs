@@ -2,8 +2,8 @@
 //! and no subscription, so it is a bound and not a lock to use. A variant with tower-lock's token shows the
 //! cost of a token.
 
-use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
